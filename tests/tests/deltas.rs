@@ -1,9 +1,13 @@
 //! Deltas: a node that has the version before gets what has changed.
 
-use transfer_client::{BlockingClient, DType, FetchedBundle, NoDelta, PushedDelta, Report, TensorMut};
+use std::future::{Future, IntoFuture};
+use std::path::PathBuf;
+use std::task::{Context, Waker};
+use tokio::runtime::Builder;
+use transfer_client::{BlockingClient, Client, DType, FetchedBundle, NoDelta, PushedDelta, Report, TensorMut};
 use transfer_tests::{Carrier, Scene, poll};
 
-fn connect(socket: std::path::PathBuf, name: &str) -> BlockingClient {
+fn connect(socket: PathBuf, name: &str) -> BlockingClient {
     let connect = BlockingClient::connect(socket).name(name).arena_bytes(64 << 20);
     connect.call().expect("the sidecar takes workers")
 }
@@ -161,6 +165,45 @@ fn versions_without_a_delta_say_why() {
     all_is_free(&pusher, free);
     drop((pusher, far));
     scene.end();
+}
+
+// Promise: deltas, seen to fail
+#[test]
+fn poll_of_a_push_makes_no_long_delta() {
+    let scene = Scene::two();
+    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(give_up_while_a_delta_is_made(scene.a().socket()));
+    drop(runtime);
+    scene.end();
+}
+
+/// Polls pushes once, until one is given up before it is sent: its delta is being made.
+async fn give_up_while_a_delta_is_made(socket: PathBuf) {
+    let connect = Client::connect(socket).name("pusher").arena_bytes(128 << 20);
+    let pusher = connect.await.expect("the sidecar takes workers");
+    let push = |version: u64| {
+        let mut tensor = pusher.allocate(DType::U8, [16 << 20]).expect("room");
+        tensor.as_mut_bytes()[..100].fill(version as u8);
+        pusher.push_tensor("w", tensor).version(version)
+    };
+    push(1).await.expect("pushed");
+    let (free, mut newest) = (pusher.arena_free_bytes(), 1);
+    for version in 2..20 {
+        let mut pushing = Box::pin(push(version).delta_of(newest).into_future());
+        assert!(pushing.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        drop(pushing);
+        let published = pusher.fetch("w").await.expect("fetched").version();
+        if published == newest {
+            let is_free = || match pusher.arena_free_bytes() {
+                now if now == free => Ok(()),
+                now => Err(format!("{now} of {free} bytes are free")),
+            };
+            return poll(is_free).expect("what was compared comes back");
+        }
+        // The other thread was faster than this one.
+        newest = published;
+    }
+    panic!("each push was sent when it was polled once");
 }
 
 /// Nothing is kept where that is configured, and metrics say what came.

@@ -1,19 +1,25 @@
 //! The push of one tensor.
 
-use super::delta::{Made, PushedDelta, make};
+use super::delta::{Made, PushedDelta, WithDelta, begin};
 use super::options::{PushOptions, push_options};
 use crate::error::{Error, ErrorWith};
 use crate::gathered::{Piece, Pieces, copy_buffers, copy_threads, gather};
 use crate::memory::{Frozen, TensorMut};
-use crate::request::{AnyClient, Call, Request, RequestCall};
+use crate::request::{AnyClient, Call, Request, RequestCall, Watched};
 use crate::session::{ANSWER_GRACE, Answered, Base, Ended, Held, OneCall, Session, SharedRange, deadline};
+use std::future::Future;
 use std::ops::ControlFlow;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
-use transfer_core::op::{Answer, Command, Report};
+use tokio::sync::oneshot;
+use transfer_core::op::{Answer, Command, Failure, FailureCode, Report};
 use transfer_core::tensor::{Digest, Key, Life, Spill, TensorMeta};
 use transfer_memory::arena::Block;
+
+/// A call that is waited for in slices looks for its delta at this interval.
+const COMPARED_POLL: Duration = Duration::from_millis(5);
 
 /// The result of a push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,8 +95,7 @@ impl<'a, C: AnyClient> Push<'a, C> {
             (Err(e), source) => Stage::Refused(PushError::new(e, source.ok().and_then(Source::into_tensor))),
             (Ok(_), Err(e)) => Stage::Refused(PushError::new(e, None)),
         };
-        let (copied, owned, delta, base) = (None, None, None, None);
-        Request::from_call(PushCall { session, options: PushOptions::new(), copied, owned, delta, base, stage })
+        Request::from_call(PushCall::new(session, PushOptions::new(), stage))
     }
 
     push_options!(call.options);
@@ -125,7 +130,8 @@ impl<'a, C: AnyClient> Push<'a, C> {
     /// Makes a delta: what has changed since `version`, which this client has published under this key, and which is published
     /// still. A node whose workers have got that version from here gets the delta in its place, where it is shorter than half of the
     /// version, and makes the version of it. Readers see nothing of it but their [report](Report::delta). Without a base, or if too
-    /// much has changed, all get the whole version, and [`Pushed::delta`] says why. It is made on this thread before the push is sent.
+    /// much has changed, all get the whole version, and [`Pushed::delta`] says why. It is made before the push is sent: of more than 1 MiB on another thread, if the
+    /// push is awaited.
     ///
     /// Name the version before in each push of a key, beginning with the first: nodes keep only versions of which deltas may follow.
     pub fn delta_of(mut self, version: u64) -> Self {
@@ -152,6 +158,8 @@ pub struct PushCall<'a> {
     /// What has become of its delta, and the base of that.
     delta: Option<PushedDelta>,
     base: Option<Base>,
+    /// Whether its caller sleeps until it has ended.
+    is_blocking: bool,
     stage: Stage<'a>,
 }
 
@@ -165,6 +173,11 @@ enum Stage<'a> {
         key: Key,
         source: Source<'a>,
         started: Option<Instant>,
+    },
+    /// Its delta is made on another thread.
+    Compared {
+        made: oneshot::Receiver<WithDelta>,
+        started: Instant,
     },
     Sent {
         call: OneCall,
@@ -193,12 +206,19 @@ impl PushCall<'static> {
             Ok(key) => Stage::Unsent { key, source: Source::Tensor(tensor), started: Some(started) },
             Err(e) => Stage::Refused(PushError::new(e, Some(tensor))),
         };
-        PushCall { session, options: options.clone(), copied: None, owned: None, delta: None, base: None, stage }
+        PushCall::new(session, options.clone(), stage)
     }
 
     /// Whether it waits for room in the arena.
     pub(super) fn is_unsent(&self) -> bool {
         matches!(self.stage, Stage::Unsent { .. })
+    }
+}
+
+impl<'a> PushCall<'a> {
+    fn new(session: Arc<Session>, options: PushOptions, stage: Stage<'a>) -> Self {
+        let (copied, owned, delta, base, is_blocking) = (None, None, None, None, false);
+        PushCall { session, options, copied, owned, delta, base, is_blocking, stage }
     }
 }
 
@@ -268,6 +288,17 @@ impl PushCall<'_> {
         }
     }
 
+    /// Sends the push with its delta.
+    fn send(&mut self, (mut push, held, delta, made): WithDelta, started: Instant) {
+        let Made { block, base } = made;
+        (self.delta, self.base) = (Some(delta), base);
+        let (limit, meta) = (deadline(started, self.options.timeout), push.meta.clone());
+        // The delta took its time, and the sidecar counts from now on.
+        push.timeout = limit.saturating_duration_since(Instant::now());
+        let call = OneCall::new(self.session.clone(), Command::Push(push), started, limit).lending(held);
+        self.stage = Stage::Sent { call: call.with_delta(block), meta };
+    }
+
     /// Makes the result. The copy of a push that failed is useless to a caller who has the original.
     fn result(&mut self, result: Result<Pushed, PushError>) -> Result<Pushed, PushError> {
         let owned = self.owned.take();
@@ -296,11 +327,30 @@ impl Call for PushCall<'_> {
                 }
                 return ControlFlow::Break(self.result(concluded));
             }
+            if let Stage::Compared { made, started } = &mut self.stage {
+                let started = *started;
+                match Pin::new(made).poll(&mut Context::from_waker(waker)) {
+                    // Of the thread that reads for others, the waker alone would not end the sleep.
+                    Poll::Pending => return ControlFlow::Continue(Instant::now() + COMPARED_POLL),
+                    Poll::Ready(Ok(made)) => {
+                        self.send(made, started);
+                        continue;
+                    }
+                    Poll::Ready(Err(_)) => {
+                        self.stage = Stage::Ended;
+                        let text = "the thread that made the delta has ended without one";
+                        return ControlFlow::Break(Err(PushError::new(
+                            Failure::new(FailureCode::Unknown, text).into(),
+                            None,
+                        )));
+                    }
+                }
+            }
             let now = Instant::now();
             let (key, source, started) = match std::mem::replace(&mut self.stage, Stage::Ended) {
                 Stage::Unsent { key, source, started } => (key, source, started.unwrap_or(now)),
                 Stage::Refused(error) => return ControlFlow::Break(Err(error)),
-                ended @ (Stage::Sent { .. } | Stage::Ended) => {
+                ended @ (Stage::Compared { .. } | Stage::Sent { .. } | Stage::Ended) => {
                     self.stage = ended;
                     return ControlFlow::Continue(now + ANSWER_GRACE);
                 }
@@ -324,23 +374,27 @@ impl Call for PushCall<'_> {
             let left = limit.saturating_duration_since(now);
             let mut push = self.options.push(key, meta.clone(), held.to_lend().offset, left);
             push.ranges = ranges;
-            let mut made = Made::default();
-            if let Some(of) = self.options.delta_of {
-                let (delta, new) = make(&self.session, &mut push, of);
-                (self.delta, made) = (Some(delta), new);
-                // That took its time, and the sidecar counts from now on.
-                push.timeout = limit.saturating_duration_since(Instant::now());
+            let Some(of) = self.options.delta_of else {
+                let call = OneCall::new(self.session.clone(), Command::Push(push), started, limit).lending(held);
+                self.stage = Stage::Sent { call, meta };
+                continue;
+            };
+            match begin(&self.session, (push, held), of, !self.is_blocking) {
+                Ok(made) => self.send(made, started),
+                Err(made) => self.stage = Stage::Compared { made, started },
             }
-            self.base = made.base;
-            let call = OneCall::new(self.session.clone(), Command::Push(push), started, limit).lending(held);
-            let call = call.with_delta(made.block);
-            self.stage = Stage::Sent { call, meta };
         }
+    }
+
+    fn watch(&mut self, time: Duration) -> Watched<Self::Output> {
+        self.is_blocking |= !time.is_zero();
+        Watched::Steps
     }
 
     fn needs_timer(&self) -> bool {
         match &self.stage {
             Stage::Sent { call, .. } => call.needs_timer(),
+            Stage::Compared { .. } => false,
             Stage::Refused(_) | Stage::Unsent { .. } | Stage::Ended => true,
         }
     }

@@ -1,9 +1,11 @@
 //! The delta of a push: what has changed since a version that this client has published.
 
-use crate::session::{Base, PushedBytes, Session};
+use crate::gathered::copy_threads;
+use crate::session::{Base, Held, PushedBytes, Session};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
 use transfer_core::delta::{Density, TooDense, encode};
 use transfer_core::op::{DeltaOf, Deltas, Push};
 use transfer_core::tensor::Version;
@@ -63,9 +65,33 @@ pub(super) struct Made {
     pub(super) base: Option<Base>,
 }
 
+/// A shorter version is compared where the push is made: that takes less than half a millisecond.
+const SHORT_BYTES: u64 = 1 << 20;
+
+/// A push, the memory that it lends, and its delta.
+pub(super) type WithDelta = (Push, Held, PushedDelta, Made);
+
+/// The delta of a push is made on another thread, unless the version is short or its caller does nothing else meanwhile.
+pub(super) fn begin(
+    session: &Arc<Session>,
+    (mut push, held): (Push, Held),
+    of: u64,
+    is_awaited: bool,
+) -> Result<WithDelta, oneshot::Receiver<WithDelta>> {
+    if !is_awaited || push.meta.len_bytes() <= SHORT_BYTES {
+        let (delta, made) = make(session, &mut push, of);
+        return Ok((push, held, delta, made));
+    }
+    let of_session = session.clone();
+    Err(session.in_background(copy_threads(), move || {
+        let (delta, made) = make(&of_session, &mut push, of);
+        (push, held, delta, made)
+    }))
+}
+
 /// Makes the delta of a push that is about to be sent, whose memory the caller holds. Where there is none, the push says that
 /// deltas may follow all the same.
-pub(super) fn make(session: &Arc<Session>, push: &mut Push, of: u64) -> (PushedDelta, Made) {
+fn make(session: &Arc<Session>, push: &mut Push, of: u64) -> (PushedDelta, Made) {
     let began = Instant::now();
     let mut density = Density::default();
     let made = try_make(session, push, Version(of), &mut density);

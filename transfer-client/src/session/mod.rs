@@ -22,12 +22,14 @@
 //! - `submission`, `reader`: the two halves; `table`: the operations without an answer; `loans`: what the sidecar holds of the arena;
 //!   `wait`, `lead`: how threads wait, and which of them reads; `driver`: the task that reads for an async client.
 //! - `look_up`, `watch`, `notices`: versions that are found, and announced, in shared memory. `lease`: the right to read one.
+//! - `background`: long work of calls, on other threads.
 //! - `bases`: published versions that are read as the bases of deltas.
 //! - `memory`, `home`, `held`: allocations, the arena, and ranges of it that are about to be lent. `known_tables`: the tables of
 //!   bundles of which parts were fetched.
 //! - `connection`: the sessions of a client, one after the other. `embedded`, `inside`: a
 //!   sidecar in this process.
 
+mod background;
 mod bases;
 mod calls;
 mod connection;
@@ -55,6 +57,7 @@ mod table;
 mod wait;
 mod watch;
 
+pub(crate) use background::Background;
 pub(crate) use bases::{Base, PushedBytes};
 pub(crate) use calls::{Calls, Ended, merge};
 pub(crate) use connection::{Connection, Reconnect};

@@ -10,7 +10,7 @@ use super::reader::Reader;
 use super::submission::Submission;
 use super::table::{Effects, Table};
 use super::wait::{Parker, Spin, Waiters};
-use super::{Lent, Loan};
+use super::{Background, Lent, Loan};
 use crate::error::SessionEnd;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::fd::{AsFd, BorrowedFd};
@@ -64,6 +64,8 @@ pub struct Session {
     pub(super) driver: Driver,
     /// The tables of bundles of which parts were fetched.
     pub(super) bundles: Mutex<KnownTables>,
+    /// Long work of calls that is done on other threads.
+    pub(super) background: Background,
     /// Whether the submission has a backlog.
     pub(super) backlog: AtomicBool,
     /// The sidecar, if this process runs it.
@@ -128,6 +130,7 @@ impl Session {
             followers: Mutex::default(),
             driver: Driver::default(),
             bundles: Mutex::default(),
+            background: Background::default(),
             backlog: AtomicBool::new(false),
             inside,
         })
