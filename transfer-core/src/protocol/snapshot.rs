@@ -281,7 +281,7 @@ pub struct TransferStatus {
     pub session: SessionId,
     /// The other node, if one takes part by now.
     pub peer: Option<Name>,
-    /// The length in bytes, if it is known.
+    /// The length in bytes, if it is known: of the version, also where a delta comes in its place.
     pub len_bytes: Option<u64>,
     /// The time since the operation began.
     pub age: Duration,

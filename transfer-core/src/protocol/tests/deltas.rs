@@ -4,7 +4,7 @@ use super::pair::{ARENA_BYTES, POOL_BYTES, Pair, Worker, bytes, key};
 use crate::delta::encode_bytes;
 use crate::op::{Answer, Command, DeltaOf, Deltas, FetchedTensor, LeaseId, OpId, Reply, Request};
 use crate::protocol::rules::{Broken, Rules};
-use crate::protocol::{DeltaMeter, NodeConfig, NodeEvent, WhyWhole};
+use crate::protocol::{DeltaMeter, NodeConfig, NodeEvent, TransferFilter, WhyWhole};
 use crate::tensor::{Select, Version};
 
 const LEN: u64 = 2000;
@@ -254,6 +254,33 @@ fn delta_that_has_room_keeps_its_base() {
     d.pair.request(d.r, Request::Release { lease });
     d.pair.settle();
     assert_eq!(d.pair.replies(d.r).len(), 1, "the other one has its room");
+    d.end();
+}
+
+#[test]
+fn fetch_says_that_it_waits_for_a_delta() {
+    let mut d = Deltaic::new(|_| {});
+    d.push(1, 5, |_| {});
+    d.fetched_delta();
+    d.push(2, 6, |_| {});
+    d.pair.fetch(d.r, "k", Select::Latest);
+    let mut words = Vec::new();
+    loop {
+        d.pair.poll();
+        let shown =
+            d.pair.nodes[1].node.state().transfers(d.pair.world.now(), &TransferFilter::default(), 0, 10).entries;
+        words.extend(shown.into_iter().map(|t| (t.waits_for, t.len_bytes)));
+        if !d.pair.world.step() {
+            break;
+        }
+    }
+    words.dedup();
+    let replies = d.pair.replies(d.r);
+    let [Reply::Answer { answer: Answer::Fetched { lease, tensor }, .. }] = &replies[..] else { panic!("{replies:?}") };
+    let delta = format!("a delta of {} bytes", tensor.report.delta);
+    assert!(words.contains(&(format!("node \"a\" to send {delta}"), Some(LEN))), "{words:?}");
+    let lease = *lease;
+    d.pair.request(d.r, Request::Release { lease });
     d.end();
 }
 

@@ -310,9 +310,19 @@ impl Pull {
         self.delta.is_some() && self.slot.is_some()
     }
 
+    /// Returns the length of the version, if it is known.
+    pub(in crate::protocol) fn version_bytes(&self) -> Option<u64> {
+        self.described.as_ref().map(|(_, meta)| meta.len_bytes())
+    }
+
+    /// Returns the length of the delta that comes in place of the version, if one does.
+    pub(in crate::protocol) fn delta_bytes(&self) -> Option<u64> {
+        self.delta
+    }
+
     /// Returns the length of what is to land, if it is known: of the tensor, or of its delta.
     pub(crate) fn len_bytes(&self) -> Option<u64> {
-        self.delta.or_else(|| self.described.as_ref().map(|(_, meta)| meta.len_bytes()))
+        self.delta.or_else(|| self.version_bytes())
     }
 
     /// Whether the peer may answer the request with this version now.

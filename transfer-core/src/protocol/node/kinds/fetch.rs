@@ -31,11 +31,16 @@ impl Kind for FetchOp {
             }
             FetchStage::Pulling(link, pull) => {
                 let peer = state.links.peer_name(*link);
-                match state.transfers.pull(*link, *pull).map(|p| p.state) {
-                    Some(PullState::WaitingForRoom) => "room in the landing pool".to_owned(),
-                    Some(PullState::Applying) => "a delta to be applied".to_owned(),
-                    Some(PullState::Preparing | PullState::Granting) => "a landing slot to be opened".to_owned(),
-                    _ => format!("node {peer:?} to send {select}"),
+                let pull = state.transfers.pull(*link, *pull);
+                let delta = pull.and_then(Pull::delta_bytes).map(|bytes| format!("a delta of {bytes} bytes"));
+                let of_delta = delta.as_ref().map_or_else(String::new, |delta| format!(" for {delta}"));
+                match pull.map(|p| p.state) {
+                    Some(PullState::WaitingForRoom) => format!("room in the landing pool{of_delta}"),
+                    Some(PullState::Applying) => format!("{} to be applied", delta.as_deref().unwrap_or("a delta")),
+                    Some(PullState::Preparing | PullState::Granting) => {
+                        format!("a landing slot to be opened{of_delta}")
+                    }
+                    _ => format!("node {peer:?} to send {}", delta.unwrap_or_else(|| select.to_string())),
                 }
             }
         }
@@ -53,7 +58,7 @@ impl Kind for FetchOp {
 
     fn len_bytes(&self, at: Waiting<'_>) -> Option<u64> {
         match &self.stage {
-            FetchStage::Pulling(link, pull) => at.state.transfers.pull(*link, *pull).and_then(Pull::len_bytes),
+            FetchStage::Pulling(link, pull) => at.state.transfers.pull(*link, *pull).and_then(Pull::version_bytes),
             _ => None,
         }
     }
