@@ -127,15 +127,19 @@ impl Encoder {
         self.places.clear();
         let mut single = 0;
         let (old, new) = (old.as_chunks::<2>().0, new.as_chunks::<2>().0);
-        for (group, (old, new)) in old.chunks(GROUP).zip(new.chunks(GROUP)).enumerate() {
+        let ((groups, _), (new_groups, _)) = (old.as_chunks::<GROUP>(), new.as_chunks::<GROUP>());
+        let mut note = |at: usize| {
+            self.places.push(at as u16);
+            single += usize::from((old[at][0] != new[at][0]) != (old[at][1] != new[at][1]));
+        };
+        for (group, (old, new)) in groups.iter().zip(new_groups).enumerate() {
             let mut changed = changed(old, new);
             while changed != 0 {
-                let at = changed.trailing_zeros() as usize;
-                self.places.push((group * GROUP + at) as u16);
-                single += usize::from((old[at][0] != new[at][0]) != (old[at][1] != new[at][1]));
+                note(group * GROUP + changed.trailing_zeros() as usize);
                 changed &= changed - 1;
             }
         }
+        (groups.len() * GROUP..old.len()).filter(|at| old[*at] != new[*at]).for_each(note);
         (self.places.len(), single)
     }
 
@@ -198,30 +202,16 @@ impl Encoder {
 const GROUP: usize = 64;
 
 /// Returns a bit for each element of a group, which is set where it has changed. Nothing here branches on the bytes: which ones have
-/// changed cannot be foretold.
-fn changed(old: &[[u8; 2]], new: &[[u8; 2]]) -> u64 {
-    const LOW: u64 = 0x7fff_7fff_7fff_7fff;
-    // Moves the highest bits of the four elements of a word to its highest four.
-    const GATHER: u64 = 1 << 45 | 1 << 30 | 1 << 15 | 1;
-    let (old, rest) = old.as_chunks::<4>();
-    let (new, new_rest) = new.as_chunks::<4>();
-    let word = |elements: &[[u8; 2]; 4]| {
-        let [[a, b], [c, d], [e, f], [g, h]] = *elements;
-        u64::from_le_bytes([a, b, c, d, e, f, g, h])
-    };
-    let (words, mut mask) = (old.len(), 0);
-    if rest == new_rest && old.iter().zip(new).fold(0, |any, (old, new)| any | (word(old) ^ word(new))) == 0 {
-        return 0;
+/// changed cannot be foretold. The compiler makes vectors of the comparison.
+fn changed(old: &[[u8; 2]; GROUP], new: &[[u8; 2]; GROUP]) -> u64 {
+    // Moves the lowest bits of the eight bytes of a word to its highest eight.
+    const GATHER: u64 = 0x0102_0408_1020_4080;
+    let mut differs = [0_u8; GROUP];
+    for (differs, (old, new)) in differs.iter_mut().zip(old.iter().zip(new)) {
+        *differs = u8::from(u16::from_le_bytes(*old) != u16::from_le_bytes(*new));
     }
-    for (n, (old, new)) in old.iter().zip(new).enumerate() {
-        let x = word(old) ^ word(new);
-        let highest = (((x & LOW) + LOW) | x) & !LOW;
-        mask |= (highest.wrapping_mul(GATHER) >> 60) << (4 * n);
-    }
-    for (n, (old, new)) in rest.iter().zip(new_rest).enumerate() {
-        mask |= u64::from(old[..] != new[..]) << (4 * words + n);
-    }
-    mask
+    let (words, _) = differs.as_chunks();
+    words.iter().rev().fold(0, |mask, word| mask << 8 | u64::from_le_bytes(*word).wrapping_mul(GATHER) >> 56)
 }
 
 fn leb128(bytes: &mut Vec<u8>, mut number: u32) {
