@@ -83,6 +83,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<tensor::Tensor>()?;
     module.add_function(wrap_pyfunction!(dtype::cast_type, module)?)?;
     module.add_function(wrap_pyfunction!(gpu::check, module)?)?;
+    module.add_function(wrap_pyfunction!(sharded::layout, module)?)?;
     module.add_function(wrap_pyfunction!(state_into::in_buffer, module)?)?;
     module.add_function(wrap_pyfunction!(options::whole_of, module)?)?;
     module.add_function(wrap_pyfunction!(options::check_seconds, module)?)?;

@@ -84,6 +84,19 @@ impl Report {
         Report(transfer_client::Report { copied: self.0.copied.saturating_add(bytes), ..self.0 })
     }
 
+    /// The report of this fetch and another one, which were made for one call.
+    fn _with(&self, other: &Report) -> Report {
+        let (this, other) = (self.0, other.0);
+        let moved = |report: &transfer_client::Report| report.fabric != transfer_client::FabricKind::Local;
+        Report(transfer_client::Report {
+            fabric: if moved(&this) { this.fabric } else { other.fabric },
+            bytes: this.bytes.saturating_add(other.bytes),
+            copied: this.copied.saturating_add(other.copied),
+            in_flight: this.in_flight.saturating_add(other.in_flight),
+            ..this
+        })
+    }
+
     fn __repr__(&self) -> String {
         format!("<Report {}>", self.0)
     }

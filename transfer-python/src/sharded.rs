@@ -3,7 +3,7 @@
 use crate::buffer::Buffer;
 use crate::client::{Client, about_of};
 use crate::fetch_options::FetchOptions;
-use crate::fetches::{PartsAsked, made, read_parts};
+use crate::fetches::{PartsAsked, described, made, read_parts};
 use crate::memory::{Fetched, Ours};
 use crate::options::{self, PushOptions};
 use crate::pending::{Pending, going};
@@ -13,7 +13,9 @@ use crate::{errors, taken};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::time::Instant;
-use transfer_client::{BlockingClient, FetchSharded, FetchShardedInto, FetchedBundle, MemoryView, Rank, Shard};
+use transfer_client::{
+    BlockingClient, FetchSharded, FetchShardedInto, FetchedBundle, MemoryView, Rank, Shard, ShardedLayout,
+};
 
 /// The name of a shard's tensor, the shape of that, and where the shard begins in it.
 pub(crate) type ShardPlace = (String, Vec<u64>, Vec<u64>);
@@ -97,6 +99,24 @@ pub(crate) fn fetch(
             (bundle.iter().map(tensor).collect(), bundle.version(), *bundle.report())
         };
         made(py, result.map(whole), &about, &guard)
+    })))
+}
+
+/// Fetches the names, element types and shapes of the global tensors; of `manifest` see [`fetch`].
+#[pyfunction]
+#[pyo3(name = "_sharded_layout")]
+pub(crate) fn layout(
+    client: &Bound<'_, Client>,
+    key: &str,
+    options: &Bound<'_, PyDict>,
+    manifest: Vec<Bound<'_, Tensor>>,
+) -> PyResult<Pending> {
+    let fetch = asked(client.get(), client.py(), key, None, options, &manifest)?;
+    let about = (key.to_owned(), Instant::now());
+    Ok(Pending::new(going(fetch.layout().begin(), move |py, result: Result<ShardedLayout, _>| {
+        let layout = result.map_err(|e| errors::raise(py, &e, &about_of(&about)))?;
+        let tensors = layout.tensors.into_iter().map(|tensor| described(py, (tensor.name, tensor.meta)));
+        Ok(tensors.collect::<PyResult<Vec<_>>>()?.into_pyobject(py)?.unbind())
     })))
 }
 

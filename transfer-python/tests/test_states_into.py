@@ -226,6 +226,80 @@ def test_a_sharded_state_lands_in_views_of_buffers(nodes) -> None:  # noqa: F811
         taker.fetch_state("shards", into={"w": half[0]})
 
 
+def sharded(version: int, rows: np.ndarray) -> list[dict]:
+    """What two ranks push: a matrix in halves, an optimizer of each, and numbers that both have."""
+    half = len(rows) // 2
+    shard = lambda rank: td.Shard(rows[half * rank : half * (rank + 1)] + version, rows.shape, (half * rank, 0))  # noqa: E731
+    return [
+        {"model": {"w": shard(rank)}, "plain": rows + version, "optimizer": {f"of{rank}": np.full(3, version)}, "step": 10 * version}
+        for rank in range(2)
+    ]
+
+
+# Promise: python-into, seen to fail
+def test_a_sharded_state_is_whole_wherever_it_lands(nodes) -> None:  # noqa: F811
+    """What `into` names lands there, in place or copied, and the rest of the state is returned beside it."""
+    giver, taker, _ = nodes
+    rows = np.arange(256 * 256, dtype="float32").reshape(256, 256)
+
+    def names(state: dict) -> list:
+        return [list(state), list(state["model"]), sorted(state["optimizer"])]
+
+    for version in (1, 2):
+        for rank, state in enumerate(sharded(version, rows)):
+            giver.push_state("rest", state, version=version, rank=rank, world_size=2)
+        all_of_it = [["model", "plain", "optimizer", "step"], ["w"], ["of0", "of1"]]
+        own, other, here = (client.empty((256, 256), "float32") for client in (taker, taker, giver))
+        foreign = np.zeros((256, 256), "float32")
+        for reader, array in ((taker, own), (taker, foreign), (giver, here)):
+            got = reader.fetch_state("rest", into={"model": {"w": array}}, at_least=version)
+            assert names(got) == all_of_it and (got["step"], got.version) == (10 * version, version)
+            assert list(got.landings) == ["model/w"] and ("in place" in got.landings.values()) == (array is own)
+            assert (np.asarray(array) == rows + version).all() and (got["plain"].numpy() == rows + version).all()
+            assert got["optimizer"]["of1"].numpy().tolist() == [version] * 3
+            assert got.report.bytes >= 2 * rows.nbytes + 6 * 8
+        # With an array that is none of a buffer, and what is no tensor, in one state.
+        into = {"model": {"w": own}, "plain": foreign, "optimizer": {"of1": np.zeros(3, "int64")}, "step": 0}
+        got = taker.fetch_state("rest", into=into)
+        assert got.landings == {"model/w": "in place", "plain": FOREIGN, "optimizer/of1": SHORT} and into["step"] == 10 * version
+        assert (foreign == rows + version).all() and into["optimizer"]["of1"].tolist() == [version] * 3 and names(got) == all_of_it
+    # Nothing is written unless all of it fits, and names are those of the tree on every path.
+    own.numpy()[:] = 7
+    for wrong in ({"model": {"w": own}, "step": "text", "plain": foreign[1:]}, {"model/w": own}, {"model": {"w": own, "v": other}}):
+        with pytest.raises((td.Invalid, KeyError)):
+            taker.fetch_state("rest", into=wrong)
+        assert (own.numpy() == 7).all() and not own.pushed
+    with pytest.raises(td.VersionGone):
+        taker.fetch_state("rest", into={"model": {"w": own}}, exactly=1)
+
+
+# Promise: python-into, seen to fail
+def test_a_sharded_state_that_is_replaced_meanwhile_is_of_one_version(nodes, monkeypatch) -> None:  # noqa: F811
+    giver, taker, _ = nodes
+    rows = np.ones((256, 256), "float32")
+    chosen, pushed = _landing._places, [1]
+
+    def push() -> None:
+        for rank, state in enumerate(sharded(pushed[0], rows)):
+            giver.push_state("replaced", state, version=pushed[0], rank=rank, world_size=2)
+        pushed[0] += 1
+
+    def places(*arguments):
+        found = chosen(*arguments)
+        # Two versions end the one that is being fetched.
+        if pushed[0] < 6:
+            push(), push()
+        return found
+
+    push()
+    own = taker.empty((256, 256), "float32")
+    with monkeypatch.context() as patch:
+        patch.setattr(_landing, "_places", places)
+        got = taker.fetch_state("replaced", into={"model": {"w": own}})
+    assert got.version > 1 and (own.numpy() == 1 + got.version).all() and got["step"] == 10 * got.version
+    assert (got["plain"].numpy() == 1 + got.version).all() and got["optimizer"]["of0"].numpy().tolist() == [got.version] * 3
+
+
 class Refusing(dict):
     def __setitem__(self, key: object, value: object) -> None:
         raise RuntimeError("it takes nothing")

@@ -37,6 +37,6 @@ both_clients! {
     /// Fetches the layout of the newest version of a sharded state: its global tensors, and which rank holds which box of each. No
     /// elements move.
     pub fn sharded_layout(&self, key: impl ToKey) -> FlowRequest<Self, Result<ShardedLayout, Error>> {
-        ShardedLayout::fetch(self.handle(), to_key(&key))
+        self.fetch_sharded(key).layout()
     }
 }

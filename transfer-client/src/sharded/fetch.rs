@@ -13,7 +13,7 @@ use super::requests::{Ask, Asked, Output, asks};
 use super::roster::{self, Awaited, Hold, Manifest, is_late};
 use crate::bundle::{FetchedBundle, FetchedSlices, Wanted, take_bundle};
 use crate::digest::Proving;
-use crate::error::{BundleError, DigestError, Error, ShardedError};
+use crate::error::{BundleError, Error, ShardedError};
 use crate::fetch::{Fetch, FetchOptions, Tensor, does_not_fit};
 use crate::request::flow::{Flow, Io};
 use crate::request::{AnyClient, BlockingClient, Call, Handle, HasHandle, Request, RequestCall};
@@ -151,7 +151,7 @@ impl<C: AnyClient> FetchSharded<C> {
 /// A fetch of a sharded state under way.
 pub struct FetchShardedCall {
     connection: Arc<Connection>,
-    client: BlockingClient,
+    pub(super) client: BlockingClient,
     session: Arc<Session>,
     node: Name,
     timeout: Duration,
@@ -180,12 +180,7 @@ impl FetchShardedCall {
     /// Returns what a fetch that has not begun is made of.
     pub(super) fn into_parts(self) -> Result<FetchParts, Error> {
         let Stage::New { key, first, wanted, options } = self.stage else { return Err(cancelled_unsent()) };
-        let key = key?;
-        if options.proving != Proving::Not {
-            let what = "what lands in memory of the caller is not compared with digests: fetch it without into, and copy what comes";
-            return Err(DigestError::NotProvable { key: key.as_str().to_owned(), what }.into());
-        }
-        let of = OfState { connection: self.connection, node: self.node, key };
+        let of = OfState { connection: self.connection, node: self.node, key: key? };
         Ok((of, first, wanted, options, self.client))
     }
 }
@@ -247,7 +242,7 @@ enum Brought {
 
 /// The state that is fetched from.
 pub(super) struct OfState {
-    connection: Arc<Connection>,
+    pub(super) connection: Arc<Connection>,
     /// The node of this process.
     node: Name,
     key: Key,

@@ -1,16 +1,16 @@
 //! Who holds what of a sharded state.
 
 use super::boxes::IndexBox;
+use super::fetch::FetchSharded;
 use super::known::KnownShards;
 use super::layouts::of_manifest;
 use super::plan::{Global, Holder};
 use super::records::state_of;
 use super::roster::{self, Manifest};
 use crate::error::Error;
-use crate::fetch::FetchOptions;
-use crate::request::flow::{FlowRequest, Io};
-use crate::request::{AnyClient, BlockingClient, Handle, HasHandle};
-use transfer_core::tensor::{Key, TensorMeta};
+use crate::request::flow::{Flow, FlowRequest, Io};
+use crate::request::{AnyClient, Request, RequestCall};
+use transfer_core::tensor::TensorMeta;
 
 /// The layout of a version of a sharded state.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,19 +73,25 @@ impl ShardedLayout {
         });
         ShardedLayout { version: manifest.version, unproved: manifest.unproved, nodes, tensors: tensors.collect() }
     }
+}
 
-    pub(crate) fn fetch<C: AnyClient>(
-        handle: &Handle,
-        key: Result<Key, Error>,
-    ) -> FlowRequest<C, Result<ShardedLayout, Error>> {
-        let connection = handle.connection().clone();
-        FlowRequest::of_flow(&BlockingClient::of(handle.clone()), async move |io: Io| {
-            let key = key?;
-            let manifest = roster::manifest(&io, &key, FetchOptions::new()).await?;
-            let layouts = of_manifest(&io, &connection, &key, &manifest).await?;
+impl<C: AnyClient> FetchSharded<C> {
+    /// Fetches the layout of the version in place of its elements; see [`Client::sharded_layout`](crate::Client::sharded_layout).
+    pub fn layout(self) -> FlowRequest<C, Result<ShardedLayout, Error>> {
+        let (client, timeout, parts) = (self.call.client.clone(), self.call.timeout(), self.call.into_parts());
+        let mut flow = Flow::new(&client, async move |io: Io| {
+            let (of, first, _, options, _) = parts?;
+            let (key, connection) = (of.key(), &of.connection);
+            let manifest = match first {
+                Some(manifest) => *manifest,
+                None => roster::manifest(&io, key, options).await?,
+            };
+            let layouts = of_manifest(&io, connection, key, &manifest).await?;
             let layouts: Vec<_> = layouts.into_iter().map(|known| known.layout).collect();
-            let global = KnownShards::of(&connection).lock().global(&key, &layouts)?;
+            let global = KnownShards::of(connection).lock().global(key, &layouts)?;
             Ok(ShardedLayout::new(&manifest, &global))
-        })
+        });
+        flow.set_timeout(timeout);
+        Request::from_call(flow)
     }
 }

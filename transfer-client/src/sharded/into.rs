@@ -4,7 +4,8 @@ use super::fetch::{FetchSharded, FetchShardedCall};
 use super::plans::Plan;
 use super::requests::{Ask, Output, Part};
 use crate::bundle::{BundleMut, FetchedSlices, PartsRequest, Wanted, landed, parts, table_of};
-use crate::error::{BundleError, Error, TornDestination};
+use crate::digest::Proving;
+use crate::error::{BundleError, DigestError, Error, TornDestination};
 use crate::fetch::{FetchIntoError, FetchOptions, FetchedInto, is_by_reference};
 use crate::gathered::Body;
 use crate::landing::{
@@ -107,6 +108,11 @@ impl FetchShardedIntoCall {
             Ok(parts) => parts,
             Err(e) => return Err(FetchIntoError::new(e, Some(tensors))),
         };
+        if options.proving != Proving::Not {
+            let what = "what lands in memory of the caller is not compared with digests: fetch it without into, and copy what comes";
+            let error = DigestError::NotProvable { key: of.key().as_str().to_owned(), what };
+            return Err(FetchIntoError::new(error.into(), Some(tensors)));
+        }
         let targets = match Targets::new(&self.session, tensors, views) {
             Ok(targets) => targets,
             Err((e, tensors)) => return Err(FetchIntoError::new(e, Some(tensors))),

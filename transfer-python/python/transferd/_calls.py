@@ -373,7 +373,7 @@ def fetch_state(
     if parts is None and list(tensors) == [_sharded.MANIFEST, _sharded.LAYOUTS]:
         manifest = tensors
         if into is not None and not is_staged:
-            here = yield from _landing.land_parts(client, key, into, into, dict.fromkeys(into), list(manifest.values()), options)
+            here = yield from _landing.land_sharded(client, key, into, version, list(manifest.values()), _landing.time_left(options))
             if here is not None:
                 return here
         tensors, version, report = yield client._fetch_sharded(key, None, dict(options), list(manifest.values()))

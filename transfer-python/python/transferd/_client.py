@@ -283,7 +283,7 @@ class Client(_native.Client):
         A state that has to move and does not fit the landing pool comes in buckets, which are copied into memory of this process; the
         report counts that. With `into` its tensors come into the arrays of `into`. Where an array is a part of a `Buffer` of this client, as those of `empty` and `nn.share_` are, a tensor of 64 KiB and
         more lands there from another node without a further copy; it may be half new after `DestinationTorn`, and after a call that was given up. All others are copied, see `State.copy_into`; those that came in buckets are
-        copied twice. With `staged` all are copied, when all are there. The report counts that, and `landings` says how each came there. With `only`, an iterable of names, the state is a dict of these
+        copied twice. What `into` does not name is returned all the same. With `staged` all are copied, when all are there. The report counts that, and `landings` says how each came there. With `only`, an iterable of names, the state is a dict of these
         tensors and no others by their names, which are "a/b/0" for what is at ["a"]["b"][0]; with `slices`, such as {"w": np.s_[0:1024, -512:]}, slices of these as well, as `fetch` has them; where the
         version has to move, only they do, and `report.bytes` counts only them. The options are those of `fetch`. Raises `Invalid` where the
         state has none of such a name.

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from . import _native, _torch, _tree
+from . import _native, _sharded, _torch, _tree
 from ._arrays import is_masked
 from ._errors import DestinationTorn, Error, Invalid, VersionGone
 from ._native import Buffer, Report, Tensor
@@ -32,13 +32,14 @@ class _Layout(NamedTuple):
 
     version: int
     tensors: dict[str, Described]
-    record: Tensor | None
+    records: dict[str, Tensor]
+    """What says what the state is beside its tensors, by the names of the records."""
+    restore: Callable[[str, dict[str, Any]], dict[Any, Any]]
+    """What makes the state of its tensors and records."""
 
     def state(self, key: str, tensors: Mapping[str, Any]) -> dict[Any, Any]:
         """The state that has these things where tensors are."""
-        if self.record is None:
-            return dict(tensors)
-        return _tree.of_record(key, self.record, tensors)
+        return self.restore(key, {**tensors, **self.records})
 
 
 def land(client: _native.Client, key: str, into: Mapping[Any, Any], left: Options) -> Generator[Any, Any, State | None]:
@@ -61,6 +62,50 @@ def land(client: _native.Client, key: str, into: Mapping[Any, Any], left: Option
             return _state(layout, key, into, places, found, report, ways)
         except Exception as error:
             raise _torn(key, places, error) from error
+    return None
+
+
+def land_sharded(
+    client: _native.Client, key: str, into: Mapping[Any, Any], version: int, manifest: Sequence[Tensor], left: Options
+) -> Generator[Any, Any, State | None]:
+    """As `land`, for a sharded state of which this manifest was fetched."""
+    if not _may_land(_leaves(into)):
+        return None
+    for _ in range(_ATTEMPTS):
+        try:
+            options = left(exactly=version)
+            tensors: list[tuple[str, str, tuple[int, ...], int]] = yield _native._sharded_layout(client, key, options, manifest)
+            records = {}
+            if any(name.startswith(_sharded.TREE) for name, *_ in tensors):
+                named = [(name, None) for name, *_ in tensors if name.startswith(_sharded.TREE)]
+                records, _, _ = yield client._fetch_sharded(key, named, left(exactly=version), manifest)
+            known = {name: Described(dtype, shape, nbytes) for name, dtype, shape, nbytes in tensors if name not in records}
+            layout = _Layout(version, known, records, _sharded.restore)
+            places = _places(layout, key, into)
+            if not places:
+                return None
+            rest, beside = {}, None
+            # Before the first array is written.
+            if others := [(name, None) for name in known if name not in places]:
+                rest, _, beside = yield client._fetch_sharded(key, others, left(exactly=version), manifest)
+            targets = [_target(name, place, known[name].dtype, known[name].shape) for name, place in places.items()]
+            asked = [(name, None) for name in places]
+            (_, _, report), ways = yield client._fetch_sharded_into(key, targets, asked, left(exactly=version), manifest)
+        except VersionGone:
+            if left().get("exactly") is not None:
+                raise
+            found, version, _ = yield client._fetch_bundle(key, None, left())
+            manifest = list(found.values())
+            if list(found) != [_sharded.MANIFEST, _sharded.LAYOUTS]:
+                return None
+            continue
+        try:
+            state = _state(layout, key, into, places, {**rest, **records}, report, ways)
+        except Exception as error:
+            raise _torn(key, places, error) from error
+        if beside is not None:
+            state.report = state.report._with(beside)
+        return state
     return None
 
 
@@ -129,7 +174,7 @@ def _layout(client: _native.Client, key: str, left: Options) -> Generator[Any, A
     except Invalid:
         return None
     tensors.pop(_tree.RECORD, None)
-    return _Layout(version, tensors, found.get(_tree.RECORD))
+    return _Layout(version, tensors, found, _tree.restore)
 
 
 def _places(layout: _Layout, key: str, into: Mapping[Any, Any]) -> dict[str, Any]:
@@ -203,8 +248,7 @@ def _state(
 ) -> State:
     """The state that has come. What has not landed in place is copied."""
     came: dict[str, Any] = {**{name: layout.tensors[name] for name in places}, **found}
-    record = came.pop(_tree.RECORD, None)
-    layout = _Layout(layout.version, came, record)
+    layout = layout._replace(tensors=came, records={name: came.pop(name) for name in list(came) if name in layout.records})
     names = {id(tensor): name for name, tensor in came.items()}
     plan: Plan = planned(layout.state(key, came), into)
     for copy in plan.copies:
