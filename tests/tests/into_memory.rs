@@ -128,10 +128,27 @@ fn tensor_that_does_not_fit_the_version_stays_as_it_was() {
         assert_eq!(e.failure_code(), Some(FailureCode::UnknownKey), "{e}");
         assert!(tensor.expect("it comes back").as_bytes().iter().all(|byte| *byte == 0xee));
     }
-    let foreign = empty(&near, 64);
-    let (e, tensor) = far.fetch("w").into(foreign).call().expect_err("of another arena").into_parts();
-    assert!(matches!(e, Error::OtherClient { .. }) && tensor.is_some(), "{e}");
-    drop((tensor, pusher, near, far));
+    drop((pusher, near, far));
+    scene.end();
+}
+
+// Promise: into-memory
+#[test]
+fn version_is_copied_into_the_arena_of_another_client() {
+    let scene = Scene::two();
+    let (pusher, near, far) = (
+        connect(scene.a().socket(), "pusher"),
+        connect(scene.a().socket(), "near"),
+        connect(scene.b().socket(), "far"),
+    );
+    pusher.push_tensor("w", numbers(&pusher, 64, 5)).call().expect("pushed");
+    let fetched = far.fetch("w").into(empty(&near, 64)).call().expect("it is copied");
+    assert!(has(fetched.tensor(), 5) && fetched.landing() == Landing::OtherArena, "{}", fetched.landing());
+    let fetched = near.fetch("w").into(empty(&far, 64)).call().expect("it is copied");
+    assert!(has(fetched.tensor(), 5) && fetched.landing() == Landing::OnThisHost, "{}", fetched.landing());
+    // The memory goes back to its own arena.
+    drop(fetched);
+    drop((pusher, near, far));
     scene.end();
 }
 

@@ -157,7 +157,7 @@ impl Client {
         require: Option<&str>,
         trace: Option<&str>,
         slice: Option<&Bound<'_, PyAny>>,
-        into: Option<&Bound<'_, Buffer>>,
+        into: Option<&Bound<'_, PyAny>>,
         staged: bool,
         verify: bool,
         require_digest: bool,
@@ -182,7 +182,7 @@ impl Client {
         require: Option<&str>,
         trace: Option<&str>,
         slice: Option<&Bound<'_, PyAny>>,
-        into: Option<&Bound<'_, Buffer>>,
+        into: Option<&Bound<'_, PyAny>>,
         staged: bool,
         verify: bool,
         require_digest: bool,
@@ -558,13 +558,13 @@ impl Client {
         py: Python<'_>,
         key: &str,
         which: &Which<'_>,
-        (slice, into, staged): (Option<&Bound<'_, PyAny>>, Option<&Bound<'_, Buffer>>, bool),
+        (slice, into, staged): (Option<&Bound<'_, PyAny>>, Option<&Bound<'_, PyAny>>, bool),
     ) -> PyResult<Box<dyn crate::pending::Going>> {
         let fetch = which.apply(py, self.handle(py)?.fetch(key))?;
         match into {
-            Some(buffer) => into::begin(fetch, slice, key, buffer, staged),
+            Some(into) => into::begin(fetch, slice, (key, into, staged), self.guard.clone()),
             None if staged => Err(errors::invalid(py, "staged=True is for a fetch with into=")),
-            None => fetches::tensor(fetch, slice, key, self.guard.clone()),
+            None => fetches::tensor(fetch, slice, key, self.guard.clone(), |tensor| Ok(tensor.into_any().unbind())),
         }
     }
 }

@@ -24,17 +24,18 @@ pub(crate) fn described<'py>(py: Python<'py>, (name, meta): (String, TensorMeta)
     Ok((name, dtype::name(meta.dtype()), PyTuple::new(py, meta.shape().dims())?, meta.len_bytes()))
 }
 
-/// Begins a fetch of a tensor, or of a slice of it.
+/// Begins a fetch of a tensor, or of a slice of it. `finish` makes what the call returns.
 pub(crate) fn tensor(
     fetch: Fetch<BlockingClient>,
     slice: Option<&Bound<'_, PyAny>>,
     key: &str,
     guard: Arc<ForkGuard>,
+    finish: impl FnOnce(Bound<'_, Tensor>) -> PyResult<Py<PyAny>> + Send + 'static,
 ) -> PyResult<Box<dyn Going>> {
     let about = (key.to_owned(), Instant::now());
     let made = move |py: Python<'_>, result: Result<Fetched, Error>| {
         let tensor = result.map_err(|e| errors::raise(py, &e, &about_of(&about)))?;
-        Ok(Py::new(py, Tensor::new(tensor, guard, about.0))?.into_any())
+        finish(Bound::new(py, Tensor::new(tensor, guard, about.0))?)
     };
     Ok(match slice.map(slices::of).transpose()? {
         None => going(fetch.begin(), move |py, result| made(py, result.map(Fetched::Whole))),

@@ -11,7 +11,7 @@ use pyo3::types::PyDict;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use transfer_client::{Begun, BundleMut, FetchIntoError, FetchedInto, Landing, MemoryView, TensorMeta};
+use transfer_client::{Begun, BundleMut, FetchIntoError, FetchedInto, Landing, MemoryView, TensorMeta, TensorMut};
 use transfer_memory::forked::ForkGuard;
 
 /// How long is waited for the list of buffers. Nobody holds it for longer than a look-up takes, but for a thread that was forked away.
@@ -91,6 +91,23 @@ impl Places {
             buffers.0.push(written);
         }
         Ok(Places { tensors: tensors.into_iter().collect(), views, buffers })
+    }
+}
+
+/// A part of the memory of one buffer.
+pub(crate) struct OnePlace {
+    pub(crate) tensor: TensorMut,
+    pub(crate) view: MemoryView,
+    pub(crate) buffer: Arc<Written>,
+}
+
+impl OnePlace {
+    /// Takes the buffer of this target.
+    pub(crate) fn take(py: Python<'_>, target: Target<'_>) -> PyResult<Option<OnePlace>> {
+        let Places { tensors, views, buffers } = Places::take(py, vec![target])?;
+        let (tensor, view) = (tensors.into_iter().next(), views.into_iter().next());
+        let place = |(((_, tensor), (_, _, view)), buffer)| OnePlace { tensor, view, buffer };
+        Ok(tensor.zip(view).zip(buffers.0.into_iter().next()).map(place))
     }
 }
 

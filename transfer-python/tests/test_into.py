@@ -80,8 +80,6 @@ def test_a_buffer_that_does_not_fit_stays_as_it_was(nodes) -> None:
         with pytest.raises(td.Timeout):
             client.fetch("nobody", timeout=0.05, into=buffer)
         assert (buffer.numpy() == 7).all()
-        with pytest.raises(TypeError):
-            client.fetch("fit", into=np.zeros((4, 4), "float32"))  # type: ignore[call-overload]
 
 
 # Promise: python-into
@@ -193,3 +191,84 @@ def test_a_staged_fetch_lands_beside_the_buffer_first(nodes) -> None:
             assert not (await c.fetch("staged", into=mine, staged=True)).in_place and mine.numpy()[0, 5] == 5
 
     asyncio.run(run())
+
+
+FOREIGN = "copied: the array is no part of a Buffer in which its elements rise"
+
+
+# Promise: python-into, seen to fail
+def test_a_tensor_comes_into_any_array(nodes) -> None:
+    giver, taker, path = nodes
+    w = np.arange(256 * 512, dtype="float32").reshape(256, 512)
+    giver.push("any", w)
+    flat = taker.empty(2 * w.nbytes, "uint8").numpy()
+    part = flat[w.nbytes :].view("float32").reshape(256, 512)
+    wide = taker.empty((4, 65536), "float32").numpy()
+    wide[:] = -1
+    for array, landing in (
+        (taker.empty((256, 512), "float32").numpy(), "in place"),
+        (part, "in place"),
+        (np.zeros((256, 512), "float32"), FOREIGN),
+        (np.zeros((256, 1024), "float32")[:, ::2], FOREIGN),
+        # Its elements do not rise.
+        (taker.empty((512, 256), "float32").numpy().T, FOREIGN),
+        # Rows of 2 KiB are too short for a landing of their own.
+        (taker.empty((256, 600), "float32").numpy()[:, 88:], "copied: it landed beside, since it has less than 64 KiB in one piece"),
+        (giver.empty((256, 512), "float32").numpy(), "copied: it lies in the arena of another client"),
+    ):
+        got = taker.fetch("any", into=array)
+        assert (got.buffer is array, got.landing, got.in_place, got.version) == (True, landing, landing == "in place", 1)
+        assert (array == w).all() and got.report.bytes == w.nbytes
+        further = 0 if got.in_place else w.nbytes
+        assert 2 * w.nbytes + further <= got.report.copied <= 2 * w.nbytes + further + (65 << 10)
+        array[...] = 0
+        again = giver.fetch("any", into=array)
+        assert not again.in_place and "this host" in again.landing and again.report.copied == w.nbytes and (array == w).all()
+    # Columns with strides land, and nothing else is written.
+    giver.push("columns", w.reshape(4, 32768))
+    got = taker.fetch("columns", into=wide[:, 7:32775])
+    assert got.in_place and (wide[:, :7] == -1).all() and (wide[:, 32775:] == -1).all() and (wide[:, 7:32775] == w.reshape(4, 32768)).all()
+    row = part[3]
+    assert taker.fetch("any", slice=np.s_[5], into=row).version == 1 and (row == w[5]).all() and (part[4] == w[4]).all()
+    assert taker.fetch("any", slice=np.s_[5, ::7], into=(rare := np.zeros(74, "float32"))).landing == FOREIGN and (rare == w[5, ::7]).all()
+    one = np.zeros((), "float32")
+    taker.fetch("any", slice=np.s_[255, 511], into=one)
+    assert one == w[255, 511]
+    assert taker.fetch("any", into=part, staged=True).landing == "copied: it landed beside first, as staged" and (part == w).all()
+
+    async def run() -> None:
+        async with td.aio.connect(path) as c:
+            for array in ((await c.empty((256, 512), "float32")).numpy(), np.zeros((256, 512), "float32")):
+                got = await c.fetch("any", into=array)
+                assert got.buffer is array and (array == w).all() and got.in_place == (got.landing != FOREIGN)
+
+    asyncio.run(run())
+
+
+# Promise: python-into, seen to fail
+def test_an_array_that_does_not_fit_stays_as_it_was(nodes) -> None:
+    giver, taker, _ = nodes
+    giver.push("array", np.zeros((4, 4), "float32"))
+    read_only = np.zeros((4, 4), "float32")
+    read_only.flags.writeable = False
+    for client in (giver, taker):
+        for shape, dtype in (((4, 5), "float32"), ((16,), "float32"), ((4, 4), "int32")):
+            for array in (np.full(shape, 7, dtype), client.empty(shape, dtype).numpy()):
+                array[...] = 7
+                with pytest.raises(td.Invalid, match=r"(f32|float32) ?\[4, 4\].*the destination is"):
+                    client.fetch("array", into=array)
+                assert (array == 7).all()
+        for wrong, why in ((read_only, "read-only"), ([0.0], "a list is not written"), (b"", "a bytes is not written"), (np.broadcast_to(np.zeros(4, "float32"), (4, 4)), "read-only")):
+            with pytest.raises(td.Invalid, match=why):
+                client.fetch("array", into=wrong)
+        mine = client.empty((4, 4), "float32")
+        view = mine.numpy()
+        pending = client.fetch_later("no array", into=view, timeout=60)
+        assert mine.pushed
+        with pytest.raises(td.Error, match="pushed already"):
+            client.push("other", mine, aliases="allow")
+        pending.cancel()
+        assert not mine.pushed
+        with pytest.raises(td.Timeout):
+            client.fetch("no array", timeout=0.05, into=view)
+        assert not mine.pushed

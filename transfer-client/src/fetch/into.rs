@@ -114,7 +114,8 @@ pub type FetchIntoError<T = TensorMut> = ErrorWith<T>;
 
 impl<C: AnyClient> Fetch<C, Tensor> {
     /// Fetches into a tensor of the arena, which must have the version's element type and shape. From another node the bytes
-    /// land in it, without a further copy; a version of this host is copied once. [`FetchedInto::landing`] tells.
+    /// land in it, without a further copy; a version of this host is copied once, and so is any version into the arena of another client.
+    /// [`FetchedInto::landing`] tells.
     ///
     /// The call takes the tensor, and returns it with the result or with the error. It returns only when no peer can write there
     /// any more: a second after the time-out, the link to a peer that does not confirm this is ended. A call that is given up
@@ -214,7 +215,7 @@ const PLACE: usize = 0;
 impl FetchIntoCall {
     /// Looks the version up and copies it, or asks the sidecar for it.
     fn begin(&self, tensor: TensorMut) -> Result<ControlFlow<FetchedInto, Stage>, FetchIntoError> {
-        let key = match self.key.clone().and_then(|key| self.session.check_arena(&tensor).map(|()| key)) {
+        let key = match self.key.clone() {
             Ok(key) => key,
             Err(e) => return Err(FetchIntoError::new(e, Some(tensor))),
         };
@@ -250,6 +251,7 @@ impl FetchIntoCall {
                 };
                 match LandingCall::begin(&self.session, &targets, asking) {
                     Ok(call) => return Ok(ControlFlow::Continue(Stage::Asked { key, call, targets })),
+                    Err(_) if !targets.is_own(PLACE) => Landing::OtherArena,
                     Err(why) => why.unwrap_or(Landing::Short),
                 }
             }

@@ -17,7 +17,7 @@ from ._arrays import is_masked
 from ._errors import DestinationTorn, Error, Invalid, VersionGone
 from ._native import Buffer, Report, Tensor
 from ._spans import address_of
-from ._state import Copy, Described, Plan, State, checked, described, landed, planned
+from ._state import Copy, Described, Plan, State, checked, copy_tensor, described, landed, planned, words, writable
 
 _ATTEMPTS = 3
 """How often it is tried anew where the version is replaced meanwhile. Then the state is fetched as a whole."""
@@ -25,6 +25,8 @@ _SHORTEST = 64 << 10
 """The shortest run that lands in place, in bytes."""
 
 Options = Callable[..., dict[str, Any]]
+Target = tuple[str, int, str, Sequence[int], "Sequence[int] | None"]
+"""A name, and where in a buffer what has it is fetched to: address, element type, shape, and strides in bytes."""
 
 
 class _Layout(NamedTuple):
@@ -63,6 +65,33 @@ def land(client: _native.Client, key: str, into: Mapping[Any, Any], left: Option
         except Exception as error:
             raise _torn(key, places, error) from error
     return None
+
+
+def destination(key: str, target: Any, is_staged: bool) -> tuple[Target | None, str]:
+    """Where a tensor lands in an array, or why it is copied there. Raises `Invalid` where the array cannot be written."""
+    writable(target)
+    if is_staged:
+        return None, "copied: it landed beside first, as staged"
+    if not _in_buffer(target):
+        return None, "copied: the array is no part of a Buffer in which its elements rise"
+    return _target(key, target, *described(target)), ""
+
+
+def copied(key: str, tensor: Tensor, target: Any, why: str) -> tuple[Report, str]:
+    """Copies a tensor that was fetched for it into an array. If it does not lie on this host, `why` it has not landed there."""
+    has, wants = described(tensor), described(target)
+    if has != wants:
+        raise Invalid(f"key {key!r} has {words(has)}, and the destination is {words(wants)}")
+    copy_tensor(tensor, target, key)
+    on_gpu = getattr(target, "is_cuda", False)
+    landing = "copied: the version lies on this host" if _is_here(tensor.report) else why
+    return tensor.report._with_copied(tensor.nbytes), landing.replace("copied:", "copied by the GPU:") if on_gpu else landing
+
+
+def note_change(target: Any) -> None:
+    """Says to torch that a tensor of its has been written."""
+    if _torch.is_tensor(target):
+        _torch.note_change(target)
 
 
 def land_sharded(
@@ -128,14 +157,18 @@ def land_parts(
     except Invalid:
         return None
     for target in into.values():
-        if _torch.is_tensor(target):
-            _torch.note_change(target)
+        note_change(target)
     state = State(given, version, report)
     state.landings = {name: way for name, (way, _) in ways.items()}
     return state
 
 
-def _target(name: str, target: Any, dtype: str, shape: Sequence[int]) -> tuple[str, int, str, Sequence[int], Sequence[int] | None]:
+def _is_here(report: Report) -> bool:
+    """Whether a version was read where it lies, on this host. Over shared memory what is read so is not copied, and what is sent is."""
+    return report.fabric == "local" or report.fabric == "shm" and report.copied == 0
+
+
+def _target(name: str, target: Any, dtype: str, shape: Sequence[int]) -> Target:
     """Where a tensor of this type and shape is fetched to."""
     return name, address_of(target), dtype, shape, None if isinstance(target, Buffer) else _strides(target)
 
@@ -166,7 +199,7 @@ def _layout(client: _native.Client, key: str, left: Options) -> Generator[Any, A
     record = [(_tree.RECORD, None)]
     try:
         found, version, report = yield client._fetch_bundle(key, record if any(name == _tree.RECORD for name, *_ in known) else [], left())
-        if report.fabric == "local" or report.fabric == "shm" and report.copied == 0:
+        if _is_here(report):
             return None
         tensors = {name: Described(dtype, shape, nbytes) for name, dtype, shape, nbytes in client._bundle_layout(key) or []}
         if _tree.RECORD in tensors and not found:
@@ -261,8 +294,7 @@ def _state(
             copied += copy.tensor.nbytes
             landings.append((copy, _beside(copy)))
         else:
-            if _torch.is_tensor(copy.given):
-                _torch.note_change(copy.given)
+            note_change(copy.given)
             landings.append((copy, ways[names[id(copy.tensor)]][0]))
     state = State(layout.state(key, {name: places.get(name, tensor) for name, tensor in came.items()}), layout.version, report._with_copied(copied))
     state.landings = landed(landings, copied).landings

@@ -128,7 +128,7 @@ class Client:
         require: str | None = None,
         trace: str | None = None,
         slice: object = None,
-        into: Buffer,
+        into: object,
         staged: bool = False,
         verify: bool = False,
         require_digest: bool = False,
@@ -162,7 +162,7 @@ class Client:
         require: str | None = None,
         trace: str | None = None,
         slice: object = None,
-        into: Buffer,
+        into: object,
         staged: bool = False,
         verify: bool = False,
         require_digest: bool = False,
@@ -263,7 +263,7 @@ class Pending(Generic[_T]):
 @final
 class FetchedInto:
     @property
-    def buffer(self) -> Buffer: ...
+    def buffer(self) -> Any: ...
     @property
     def version(self) -> int: ...
     @property

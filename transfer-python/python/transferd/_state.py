@@ -176,13 +176,13 @@ def _match(found: Any, target: Any, path: tuple[Any, ...], put: Callable[[Any], 
 def _fitting(found: Tensor | Described, target: Any, name: str) -> Any:
     """What a tensor is copied into. Raises `Invalid` where it does not fit."""
     try:
-        writable = _writable(target)
+        held = writable(target)
     except Invalid as error:
         raise Invalid(f"cannot copy into {name}: {error}") from None
     has, wants = described(found), described(target)
     if has != wants:
-        raise Invalid(f"{name} is {_words(has)} in the state and {_words(wants)} where it shall be copied")
-    return writable
+        raise Invalid(f"{name} is {words(has)} in the state and {words(wants)} where it shall be copied")
+    return held
 
 
 def _is_plain(value: Any) -> bool:
@@ -199,7 +199,7 @@ class Held(NamedTuple):
     view: memoryview
 
 
-def _writable(target: Any) -> Any:
+def writable(target: Any) -> Any:
     """What a tensor is copied into: the array itself, or the memory of a buffer, which nothing can push meanwhile."""
     if isinstance(target, Buffer):
         if target.pushed:
@@ -227,7 +227,7 @@ def described(value: Any) -> tuple[str, tuple[int, ...]]:
     return str(getattr(value.dtype, "name", value.dtype)), tuple(value.shape)
 
 
-def _words(description: tuple[str, tuple[int, ...]]) -> str:
+def words(description: tuple[str, tuple[int, ...]]) -> str:
     return f"{description[0]} {list(description[1])}"
 
 

@@ -117,11 +117,11 @@ class Client:
 
     @overload
     async def fetch(
-        self, key: str, *, into: Buffer, slice: object = None, staged: bool = False, **options: Unpack[FetchOptions]
+        self, key: str, *, into: object, slice: object = None, staged: bool = False, **options: Unpack[FetchOptions]
     ) -> FetchedInto: ...
 
     async def fetch(
-        self, key: str, *, slice: object = None, into: Buffer | None = None, staged: bool = False, **options: Unpack[FetchOptions]
+        self, key: str, *, slice: object = None, into: object = None, staged: bool = False, **options: Unpack[FetchOptions]
     ) -> Tensor | FetchedInto:
         """As `transferd.Client.fetch`. A task that is cancelled waits until nobody can write into `into`."""
         if into is None:
