@@ -186,7 +186,7 @@ fn tensors_and_slices_of_a_bundle_land_in_parts_of_tensors() {
         assert!(columns(two, 2048, 1024..2048)[16 * 1024..].iter().all(|element| *element == u32::MAX));
         let halves: Vec<u32> = (0..64).flat_map(|row| rows(1 << 20, row..row + 1)[..512].to_vec()).collect();
         assert!(left.as_slice::<u32>().expect("u32") == halves);
-        // More slices than one request names are copied.
+        // More slices than one request names.
         let names: Vec<String> = (0..60).map(|n| format!("t{n}")).collect();
         if is_near {
             let pushed = names.iter().zip(0..).map(|(name, n)| (name.clone(), numbers(&pusher, 32, n)));
@@ -195,7 +195,7 @@ fn tensors_and_slices_of_a_bundle_land_in_parts_of_tensors() {
         let into: BundleMut = names.iter().map(|name| (name.clone(), filled(client, 16, WIDTH))).collect();
         let slices = names.iter().map(|name| (name, s![0..16]));
         let fetched = client.fetch_bundle("many").slices(slices).into(into).call().expect("it comes");
-        assert_eq!(fetched.landing(), if is_near || by_reference { Landing::OnThisHost } else { Landing::TooManyRuns });
+        assert_eq!(fetched.landing(), expected(Landing::InPlace));
         let is_right = |(n, name): (u32, &String)| {
             fetched.tensors().get(name).expect("a tensor").as_slice::<u32>().expect("u32") == rows(n, 0..16)
         };

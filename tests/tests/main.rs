@@ -40,6 +40,7 @@ mod hostile_peers;
 mod hostile_workers;
 mod in_place;
 mod into_memory;
+mod into_memory_apart;
 mod into_memory_bundles;
 mod into_memory_views;
 mod killed_workers;

@@ -84,14 +84,7 @@ impl LandingCall {
         targets: &Targets,
         Asking { key, options, excerpt, meta, pieces, otherwise }: Asking<'_>,
     ) -> Result<LandingCall, Option<Landing>> {
-        // One run may be long with its neighbours.
-        let is_tried = |piece: &Piece| piece.to.run() >= MIN_RUN_BYTES || piece.to.repeats().is_empty();
-        let mut runs = Vec::new();
-        for piece in pieces.iter().filter(|piece| targets.is_own(piece.place) && is_tried(piece)) {
-            let base = targets.block(piece.place).slice().offset;
-            let run = |run: PackedRun| Run { at: piece.at + run.to, len: run.len, to: base + run.from };
-            runs.extend(runs_of(&piece.to).map(run));
-        }
+        let runs = runs_in_arena(targets, &pieces);
         let scatter = Scatter::new(meta.len_bytes(), &runs).ok_or(None)?;
         let memory = match scatter.beside_bytes {
             0 => None,
@@ -122,6 +115,11 @@ impl LandingCall {
         let command = Command::FetchInto(FetchInto { fetch, to });
         let call = OneCall::begin(session.clone(), command, options.timeout).lending(Held::Landing(held));
         Ok(LandingCall { call, beside, memory })
+    }
+
+    /// Whether one request has ranges for all pieces that are long enough to land in place.
+    pub(crate) fn fits(targets: &Targets, meta: &TensorMeta, pieces: &[Piece]) -> bool {
+        Scatter::holds_all(meta.len_bytes(), &runs_in_arena(targets, pieces))
     }
 
     /// The places in which something lands.
@@ -221,6 +219,22 @@ impl Beside {
         }
         Ok(copied)
     }
+}
+
+/// Whether a piece may land in place. One run may be long with its neighbours.
+fn is_tried(piece: &Piece) -> bool {
+    piece.to.run() >= MIN_RUN_BYTES || piece.to.repeats().is_empty()
+}
+
+/// The runs that may land in place.
+fn runs_in_arena(targets: &Targets, pieces: &[Piece]) -> Vec<Run> {
+    let mut runs = Vec::new();
+    for piece in pieces.iter().filter(|piece| targets.is_own(piece.place) && is_tried(piece)) {
+        let base = targets.block(piece.place).slice().offset;
+        let run = |run: PackedRun| Run { at: piece.at + run.to, len: run.len, to: base + run.from };
+        runs.extend(runs_of(&piece.to).map(run));
+    }
+    runs
 }
 
 fn runs_of(to: &BodyBox) -> Packing {

@@ -24,8 +24,10 @@ pub enum Landing {
     Whole,
     /// It was copied from beside: it has less than 64 KiB, or less than that of it lies in one piece where it belongs.
     Short,
-    /// It was copied from beside, or a part of it was: more of what was asked for lies apart in the arena than one request has ranges for.
+    /// It was copied from beside, or a part of it was: more of what was asked for lies apart in the arena than the requests of a fetch have ranges for.
     TooManyRuns,
+    /// It was copied: the version was replaced more than once while it landed, by several requests since its tensors lie apart.
+    Replaced,
     /// It was copied: the tensors of the bundle were others when their places were chosen.
     OtherLayout,
     /// It was copied: the arena has no room for what lands beside.
@@ -49,7 +51,8 @@ impl fmt::Display for Landing {
                 "copied: all of the bundle has landed before, since its fetches are counted, or in buckets"
             }
             Landing::Short => "copied: it landed beside, since it has less than 64 KiB in one piece",
-            Landing::TooManyRuns => "copied: it landed beside, since one landing has too few ranges for all tensors",
+            Landing::TooManyRuns => "copied: it landed beside, since a fetch has too few ranges for all tensors",
+            Landing::Replaced => "copied: the version was replaced while it landed, by several requests",
             Landing::OtherLayout => "copied: the version that came has other tensors than the one before",
             Landing::ArenaFull => "copied: the arena has no room for what lands beside",
             Landing::OtherArena => "copied: it lies in the arena of another client",

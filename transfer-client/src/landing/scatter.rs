@@ -94,6 +94,13 @@ impl Scatter {
         (!chosen.is_empty()).then(|| Scatter::of(len, &chosen))
     }
 
+    /// Whether all long runs of a version of `len` bytes land in place by one landing.
+    pub(crate) fn holds_all(len: u64, runs: &[Run]) -> bool {
+        let long = |run: &Run| run.len >= MIN_RUN_BYTES;
+        Scatter::new(len, runs)
+            .is_none_or(|found| joined(runs).iter().filter(|run| long(run)).all(|run| found.is_in_place(run.at)))
+    }
+
     fn of(len: u64, chosen: &BTreeMap<u64, Run>) -> Scatter {
         let mut scatter = Scatter {
             parts: Vec::new(),
@@ -238,6 +245,7 @@ mod tests {
         let scatter = Scatter::new(at, &runs).unwrap();
         assert!(ranges(&scatter).len() <= MAX_LANDING_RANGES);
         assert!(runs.iter().filter(|run| run.len > K64).all(|run| scatter.is_in_place(run.at)));
+        assert!(!Scatter::holds_all(at, &runs) && Scatter::holds_all(at, &runs[..20]) && Scatter::holds_all(at, &[]));
     }
 
     proptest! {

@@ -1,37 +1,40 @@
 //! A fetch of a bundle into the caller's tensors.
 
+use super::split::{Split, SplitEnd};
 use super::whole::{Found, Whole, check_fits};
 use crate::bundle::fetched::{bundle_of, take_bundle};
-use crate::bundle::parts::{Part, PartsRequest, Wanted, fetched, landed, named_parts, parts, table_of};
+use crate::bundle::parts::{PartsRequest, fetched, landed, parts, table_of};
 use crate::bundle::slices::FetchedSlices;
 use crate::bundle::writable::BundleMut;
-use crate::digest::{Proof, Proving};
+use crate::digest::Proof;
 use crate::error::{BundleError, Error, TornDestination};
 use crate::fetch::{FetchIntoError, FetchOptions, FetchedInto, Tensor, is_by_reference};
 use crate::gathered::Body;
-use crate::landing::{Asking, Beside, Landing, LandingCall, LandingPlace, MIN_RUN_BYTES, Outcome, Targets, ViewOf};
+use crate::landing::{Asking, Beside, Landing, LandingCall, LandingPlace, Outcome, Targets, ViewOf};
 use crate::request::{Call, RequestCall, Watched};
 use crate::session::{ANSWER_GRACE, Ended, Lease, OneCall, Session, cancelled_unsent, deadline};
-use std::collections::HashSet;
 use std::mem;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 use transfer_core::op::{Failure, FailureCode, FetchedTensor, Otherwise, Report};
-use transfer_core::tensor::{BodyBox, Excerpt, Key, Select, TensorMeta, Version};
+use transfer_core::tensor::{BodyBox, Excerpt, Key, TensorMeta, Version};
 use transfer_core::wire::bundle::{BundleEntry, BundleTable};
+
+/// The number of versions of which several requests are tried, where each is replaced meanwhile.
+const MAX_ATTEMPTS: u32 = 3;
 
 /// A fetch of a bundle into memory under way.
 #[derive(Debug)]
 pub struct FetchBundleIntoCall {
-    session: Arc<Session>,
-    whole: Whole,
+    pub(super) session: Arc<Session>,
+    pub(super) whole: Whole,
     /// The tensors until it begins.
     tensors: Option<BundleMut>,
     pub(super) views: Vec<ViewOf>,
     /// The tensors from then on.
-    targets: Option<Targets>,
+    pub(super) targets: Option<Targets>,
     pub(super) is_staged: bool,
     /// Whether its end was asked for.
     is_cancelled: bool,
@@ -43,6 +46,8 @@ pub struct FetchBundleIntoCall {
     why: Option<Landing>,
     /// The tensors that have bytes of another layout, if they have.
     torn: Vec<(String, TensorMeta)>,
+    /// How often a version was replaced while it landed by several requests.
+    replaced: u32,
     stage: Stage,
 }
 
@@ -55,6 +60,8 @@ enum Stage {
     Table(Box<OneCall>),
     /// It lands in the tensors.
     InPlace(Box<InPlace>),
+    /// It lands in the tensors, by several requests.
+    Split(Box<Split>),
     Cancelled,
     /// Its result was returned.
     Ended,
@@ -88,6 +95,7 @@ impl FetchBundleIntoCall {
             times: None,
             why: None,
             torn: Vec::new(),
+            replaced: 0,
             stage: Stage::New,
         }
     }
@@ -115,67 +123,13 @@ impl FetchBundleIntoCall {
         }
     }
 
-    /// Checks that each slice has a place, and each place a slice.
-    fn check_names(&self) -> Result<(), Error> {
-        let Some(wanted) = self.whole.wanted() else { return Ok(()) };
-        let named: HashSet<&str> = wanted.iter().map(|wanted| wanted.name.as_str()).collect();
-        let without = self.places().iter().find(|place| !named.contains(place.name.as_str()));
-        let placed: HashSet<&str> = self.places().iter().map(|place| place.name.as_str()).collect();
-        let text = match (without, wanted.iter().find(|wanted| !placed.contains(wanted.name.as_str()))) {
-            (Some(LandingPlace { name, .. }), _) => {
-                format!("there is a tensor to fetch {name:?} into, and no slice of that is asked for")
-            }
-            (None, Some(Wanted { name, .. })) => {
-                format!("a slice of {name:?} is asked for, and there is no tensor to fetch it into")
-            }
-            (None, None) => return Ok(()),
-        };
-        Err(Failure::new(FailureCode::Invalid, text).into())
-    }
-
-    fn places(&self) -> &[LandingPlace] {
+    pub(super) fn places(&self) -> &[LandingPlace] {
         self.targets.as_ref().map_or(&[], Targets::places)
     }
 
     /// The tensors, if they are the caller's again.
     fn close(&mut self) -> Option<BundleMut> {
         self.tensors.take().or_else(|| self.targets.take()?.close())
-    }
-
-    /// The reason for which a place cannot be landed in, whatever the version is.
-    fn reason(&self, place: usize) -> Option<Landing> {
-        let targets = self.targets.as_ref()?;
-        let is_long = targets.places()[place].view.bytes().is_some_and(|bytes| bytes.run() >= MIN_RUN_BYTES);
-        match () {
-            () if !targets.is_own(place) => Some(Landing::OtherArena),
-            () if !is_long => Some(Landing::Short),
-            () => None,
-        }
-    }
-
-    /// Whether there may be a run that is long enough to land in place. Short ones may be neighbours.
-    fn may_land(&self) -> bool {
-        let Some(targets) = &self.targets else { return false };
-        let is_one_run = |(at, place): (usize, &LandingPlace)| {
-            let bytes = place.view.bytes().filter(|bytes| targets.is_own(at) && bytes.repeats().is_empty());
-            bytes.map(|bytes| bytes.len_bytes())
-        };
-        let sum: u64 = targets.places().iter().enumerate().filter_map(is_one_run).sum();
-        sum >= MIN_RUN_BYTES || (0..targets.places().len()).any(|place| self.reason(place).is_none())
-    }
-
-    /// Returns the reason for which none of it can land in place, whatever the version is.
-    fn lands_as_a_whole(&self) -> Option<Option<Landing>> {
-        let FetchOptions { select, proving, .. } = self.whole.options();
-        match () {
-            () if self.is_staged => Some(Some(Landing::Staged)),
-            () if proving != Proving::Not => Some(Some(Landing::Verified)),
-            () if self.session.home().is_returned() => Some(Some(Landing::ReturnedArena)),
-            // Its fetches are counted, so a part of it cannot be asked for.
-            () if matches!(select, Select::Following(_)) => Some(Some(Landing::Whole)),
-            () if !self.may_land() => Some(None),
-            () => None,
-        }
     }
 
     /// Decides how it is fetched.
@@ -189,7 +143,7 @@ impl FetchBundleIntoCall {
         }
         let known = self.session.bundle_tables().get(&key);
         match known {
-            Some(table) if self.check(&key, &table).is_ok() => self.ask(&key, table),
+            Some(table) if self.check(&key, &table).is_ok() => self.ask(&key, table, None),
             _ => self.ask_for_table(key),
         }
     }
@@ -246,62 +200,40 @@ impl FetchBundleIntoCall {
         };
         self.session.bundle_tables().remember(&key, table.clone());
         match self.check(&key, &table) {
-            Ok(()) => self.ask(&key, table),
+            Ok(()) => self.ask(&key, table, Some((tensor.version, tensor.report))),
             Err(e) => self.failed(e),
         }
     }
 
-    /// What is wanted of a bundle with this table.
-    fn parts<'a>(&self, key: &Key, table: &'a BundleTable) -> Result<Vec<Part<'a>>, Error> {
-        match self.whole.wanted() {
-            Some(wanted) => parts(key, table, wanted),
-            None => named_parts(table, self.places().iter().map(|place| place.name.as_str())),
-        }
-    }
-
-    /// Checks that what each place is for is in the bundle, with its element type and shape.
-    fn check(&self, key: &Key, table: &BundleTable) -> Result<(), Error> {
-        let parts = self.parts(key, table)?;
-        for part in &parts {
-            let name = part.entry.name.as_str();
-            let place = self.targets.as_ref().and_then(|targets| Some(&targets.places()[targets.find(name)?]));
-            if let Some(place) = place {
-                check_fits(name, part.meta(), place.view.meta())?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Asks for a version with this table into the tensors.
-    fn ask(&mut self, key: &Key, table: Arc<BundleTable>) -> Next {
+    /// Asks for a version with this table into the tensors. If the table was fetched for it, this is its version.
+    fn ask(&mut self, key: &Key, table: Arc<BundleTable>, of: Option<(Version, Report)>) -> Next {
         let options = self.options();
         let request = match self.request(key, &table) {
-            Ok(Some(request)) => request,
-            Ok(None) => return self.whole(Some(Landing::TooManyRuns)),
+            Ok(request) => request,
             Err(e) => return self.failed(e),
         };
-        let boxes = request.excerpt.is_some().then(|| request.boxes());
         let Some(targets) = &self.targets else { return self.whole(None) };
+        let fits = |request: &PartsRequest| LandingCall::fits(targets, &request.meta, &request.pieces);
+        if !request.as_ref().is_some_and(fits) {
+            let Some((version, report)) = of else { return self.ask_for_table(key.clone()) };
+            let parts = self.parts_with_rest(key, &table);
+            let split = parts.and_then(|parts| {
+                let of_parts = (parts.as_slice(), self.whole.wanted());
+                Split::plan((table.clone(), version), of_parts, targets, (options, report))
+            });
+            match split {
+                Ok(Some(split)) => return ControlFlow::Continue(Stage::Split(Box::new(split))),
+                Ok(None) => {}
+                Err(e) => return self.failed(e),
+            }
+        }
+        let Some(request) = request else { return self.whole(Some(Landing::TooManyRuns)) };
+        let boxes = request.excerpt.is_some().then(|| request.boxes());
         let PartsRequest { excerpt, meta, pieces } = request;
         let asking = Asking { key, options: &options, excerpt, meta, pieces, otherwise: Otherwise::LandBeside };
         match LandingCall::begin(&self.session, targets, asking) {
             Ok(call) => ControlFlow::Continue(Stage::InPlace(Box::new(InPlace { call, table, boxes }))),
             Err(why) => self.whole(why),
-        }
-    }
-
-    /// The request for what is wanted of a version with this table. `None` if one cannot name all of it.
-    fn request(&self, key: &Key, table: &BundleTable) -> Result<Option<PartsRequest>, Error> {
-        let (targets, parts) = (self.targets.as_ref(), self.parts(key, table)?);
-        let place = |part: &Part<'_>| {
-            let targets = targets?;
-            let place = targets.find(part.entry.name.as_str())?;
-            Some((place, targets.places()[place].view.bytes()?.clone()))
-        };
-        let placed: Vec<_> = parts.iter().map(|part| (part, place(part))).collect();
-        match self.whole.wanted() {
-            None => PartsRequest::of_whole(table, placed).map(Some),
-            Some(_) => PartsRequest::of_parts(table, placed),
         }
     }
 
@@ -347,6 +279,39 @@ impl FetchBundleIntoCall {
                 self.failed(error)
             }
             Outcome::Lost { error } => {
+                self.targets = None;
+                self.failed(error)
+            }
+        }
+    }
+
+    /// Makes the result of several requests.
+    fn handle_split(&mut self, key: Key, split: Split, end: SplitEnd) -> Next {
+        let Split { written, landings, rest, version, report, .. } = split;
+        if let (Some(targets), false) = (&self.targets, matches!(end, SplitEnd::Landed | SplitEnd::Lost(_))) {
+            let written = targets.describe(written);
+            self.torn.retain(|torn| !written.contains(torn));
+            self.torn.extend(written);
+        }
+        match end {
+            SplitEnd::Landed => {
+                let names = self.places().iter().map(|place| place.name.clone());
+                let landings = names.zip(landings).collect();
+                self.whole.saw(version);
+                let waited = report.queued + report.waited;
+                let in_flight = self.times.map_or(waited, |(started, _)| started.elapsed()).saturating_sub(waited);
+                ControlFlow::Break(self.returned(rest, (version.0, Report { in_flight, ..report }), landings))
+            }
+            SplitEnd::Replaced => {
+                self.replaced += 1;
+                match self.replaced < MAX_ATTEMPTS && !self.is_cancelled {
+                    true => self.ask_for_table(key),
+                    false => self.whole(Some(Landing::Replaced)),
+                }
+            }
+            SplitEnd::TooLarge => self.whole(Some(Landing::Whole)),
+            SplitEnd::Failed(error) => self.failed(error),
+            SplitEnd::Lost(error) => {
                 self.targets = None;
                 self.failed(error)
             }
@@ -525,6 +490,18 @@ impl FetchBundleIntoCall {
                     None => goes_on(self.failed(cancelled_unsent())),
                 },
             },
+            Stage::Split(mut split) => {
+                let (Some(key), Some(targets), Some((_, limit))) = (self.whole.key(), &self.targets, self.times) else {
+                    return goes_on(self.failed(cancelled_unsent()));
+                };
+                match split.step((&self.session, &key), (targets, &self.whole), limit, waker) {
+                    ControlFlow::Continue(until) => {
+                        self.stage = Stage::Split(split);
+                        waits(until)
+                    }
+                    ControlFlow::Break(end) => goes_on(self.handle_split(key, *split, end)),
+                }
+            }
             Stage::Cancelled => goes_on(self.failed(cancelled_unsent())),
             Stage::Ended => waits(Instant::now() + ANSWER_GRACE),
         }
@@ -572,6 +549,11 @@ impl Call for FetchBundleIntoCall {
                 at.call.cancel();
                 Stage::InPlace(at)
             }
+            Stage::Split(mut split) => {
+                let failure = Failure::new(FailureCode::Cancelled, "the call was given up");
+                split.end(SplitEnd::Failed(failure.into()));
+                Stage::Split(split)
+            }
             ended => ended,
         };
     }
@@ -581,6 +563,7 @@ impl Call for FetchBundleIntoCall {
             Stage::Whole => self.whole.needs_timer(),
             Stage::Table(call) => call.needs_timer(),
             Stage::InPlace(at) => at.call.needs_timer(),
+            Stage::Split(split) => split.needs_timer(),
             Stage::New | Stage::Cancelled | Stage::Ended => false,
         }
     }

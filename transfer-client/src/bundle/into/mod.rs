@@ -5,9 +5,12 @@
 //! that one. If they differ, the version is fetched as a whole and copied, like all that cannot land in place.
 //!
 //! # Layout
-//! - this file: the request and its options. `call`: the call. `whole`: the fetch of all that is wanted, where it is copied.
+//! - this file: the request and its options. `call`: the call. `chosen`: what is asked for, and what can land in place. `split`: several
+//!   requests for one version. `whole`: the fetch of all that is wanted, where it is copied.
 
 mod call;
+mod chosen;
+mod split;
 mod whole;
 
 use super::fetched::FetchedBundle;
@@ -36,9 +39,10 @@ impl<C: AnyClient> Fetch<C, FetchedBundle> {
     /// Tensors of the bundle that have no name there are left out.
     ///
     /// From another node, tensors of 64 KiB and more land where they are to be, without a further copy. Shorter ones land beside and are
-    /// copied, which the report counts, and so are those beyond what one request has room for: about 11 tensors that are apart
-    /// in the arena, and any number that lie there in the order of the bundle, one behind the other, as [parts](FetchBundleInto::at) of one tensor can,
-    /// also short ones. A bundle of this host is copied.
+    /// copied, which the report counts, but for those that lie one behind the other in the order of the bundle, as
+    /// [parts](FetchBundleInto::at) of one tensor can. Where the tensors lie apart in more pieces than one request has ranges for, about 23,
+    /// several requests for exactly one version are made, up to 256. If that is replaced meanwhile, the next one is tried, up to three times, and then
+    /// all is copied. A bundle of this host is copied.
     /// [`FetchedInto::landings`] tells how each came. If one of the tensors is not there or does not fit, none is written,
     /// unless the error is [`Error::DestinationTorn`](crate::Error::DestinationTorn): then another version has landed there first.
     ///
@@ -51,9 +55,7 @@ impl<C: AnyClient> Fetch<C, FetchedBundle> {
 
 impl<C: AnyClient> FetchOnly<C, FetchedSlices> {
     /// Fetches the slices into tensors of the arena, by the names of their tensors. Each has the element type and the shape of its slice.
-    /// Where the version has to move, nothing else moves. Up to 48 slices land in place, fewer if their elements lie apart in the
-    /// version: then as many as one request can name. If they are more, all are copied. The rest is as for whole tensors; see
-    /// [`Fetch::into`].
+    /// Where the version has to move, nothing else moves. The rest is as for whole tensors; see [`Fetch::into`].
     pub fn into(self, tensors: BundleMut) -> FetchBundleInto<C> {
         let session = self.call.session().clone();
         FetchBundleInto::of(session, Whole::Parts(self.call), tensors)
