@@ -94,6 +94,7 @@ fn main() -> Result<(), Failed> {
         excerpt: None,
         slot: None,
         held: None,
+        direct: false,
         trace: None,
     };
     let update = Body::MetaDataUpdate { version: Version(7), metadata_id: 3, meta };

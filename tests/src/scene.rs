@@ -60,7 +60,7 @@ impl Scene {
         Scene::with(&[&arguments, &arguments])
     }
 
-    /// Starts one sidecar for each list of arguments, named a, b and c. The directory is at the first one. The fabric
+    /// Starts one sidecar for each list of arguments, named a, b, c and so on. The directory is at the first one. The fabric
     /// between them is [`Carrier::chosen`].
     #[must_use]
     pub fn with(arguments: &[&[&str]]) -> Scene {
@@ -114,7 +114,7 @@ impl Scene {
         let open = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(folder.path(), open).expect("the folder can be opened to others");
         let mut nodes: Vec<Sidecar> = Vec::new();
-        for (arguments, name) in arguments.iter().zip(["a", "b", "c"]) {
+        for (arguments, name) in arguments.iter().zip(["a", "b", "c", "d", "e", "f", "g", "h"]) {
             let mut arguments = arguments.to_vec();
             let scheme = if arguments.contains(&"--tls-cert") { "https" } else { "http" };
             let url = nodes.first().map(|host| format!("{scheme}://{}", host.address()));

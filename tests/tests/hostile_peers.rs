@@ -135,6 +135,7 @@ fn write_outside_its_grant_changes_nothing() {
             identity: None,
             deltas_follow: false,
             is_delta: false,
+            spreads: false,
         };
         let landing = [&header.encode()[..], &bytes].concat();
         link.write(&slot.remote, 0, Some(slot.number.0), &landing);

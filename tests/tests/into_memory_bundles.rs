@@ -266,6 +266,7 @@ impl Owner {
             identity: None,
             deltas_follow: false,
             is_delta: false,
+            spreads: false,
         };
         let landing = [&header.encode()[..], bytes].concat();
         self.link.write(&slot.remote, 0, Some(slot.number.0), &landing);

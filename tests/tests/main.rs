@@ -73,6 +73,7 @@ mod shm;
 mod shm_reference;
 mod short_run;
 mod slices;
+mod spreading;
 mod start_and_stop;
 mod status_page;
 mod surroundings;

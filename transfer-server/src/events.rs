@@ -76,6 +76,12 @@ impl Events {
                 format!("a delta of key {key:?} from node {peer} was refused: {why}"),
                 What::DeltaRefused(v1::DeltaRefused { key: key.to_string(), peer: peer.to_string(), why, untold }),
             ),
+            NodeEvent::RelayRefused { key, peer, untold } => self.tell(
+                format!(
+                    "key {key:?} came from node {peer} with other bytes than its owner has, and was fetched elsewhere"
+                ),
+                What::RelayRefused(v1::RelayRefused { key: key.to_string(), peer: peer.to_string(), untold }),
+            ),
             NodeEvent::Failed { worker, failure, untold } => self.tell(
                 format!("an operation of worker {worker} failed: {}", failure.text),
                 What::Failed(v1::Failed {

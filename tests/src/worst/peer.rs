@@ -493,7 +493,17 @@ impl Names {
     /// Returns a request for a version of a key, in the name of that tenant.
     fn request(&self, key: u32, tenant: u32, select: Select) -> Body {
         let (key, tenant) = (name_ref(key), name_ref(tenant));
-        Body::TensorRequest { key, select, metadata_id: 0, tenant, excerpt: None, slot: None, held: None, trace: None }
+        Body::TensorRequest {
+            key,
+            select,
+            metadata_id: 0,
+            tenant,
+            excerpt: None,
+            slot: None,
+            held: None,
+            direct: false,
+            trace: None,
+        }
     }
 
     /// Returns a request for the same range of a key this many times, in the name of that tenant.

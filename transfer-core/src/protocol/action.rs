@@ -192,6 +192,14 @@ pub enum HostAction {
         /// The tag.
         tag: u64,
     },
+    /// Compute the digest of what lies in these ranges, back to back, and call [`super::Node::digested`] with this tag. It is XXH3 with
+    /// 128 bits, the highest byte first.
+    Digest {
+        /// The ranges.
+        of: GatherList,
+        /// The tag.
+        tag: u64,
+    },
     /// Write these ranges to disk, back to back, and call [`super::Node::spill_written`] with this number. Nothing writes
     /// to them meanwhile. Only from [`SpillFree`](HostAction::SpillFree) on is it gone.
     SpillWrite {

@@ -1,5 +1,5 @@
-//! Versions that are kept because deltas of them may follow. A request for the key names the kept one, and its owner may answer
-//! with a delta of it.
+//! Versions that are kept because deltas of them may follow, or because other nodes may ask for them here. In the first case a
+//! request for the key names the kept one, and its owner may answer with a delta of it.
 
 use super::ids::BlobId;
 use super::tenant::Tenant;
@@ -28,6 +28,7 @@ pub(super) struct Bases {
 
 struct Base {
     held: Held,
+    deltas_follow: bool,
     bytes: u64,
     place: u64,
 }
@@ -47,18 +48,23 @@ impl Bases {
         bytes <= self.limit
     }
 
-    /// Returns the version that is kept of a key.
-    pub(super) fn find(&self, of: &(LinkId, Tenant, Key)) -> Option<Held> {
-        self.kept.get(of).map(|base| base.held)
+    /// Returns the version that is kept of a key, and whether deltas of it may follow.
+    pub(super) fn find(&self, of: &(LinkId, Tenant, Key)) -> Option<(Held, bool)> {
+        self.kept.get(of).map(|base| (base.held, base.deltas_follow))
     }
 
     /// Keeps a version, to which the caller has a reference for this, in place of the one before. Returns what is given up.
-    pub(super) fn keep(&mut self, of: (LinkId, Tenant, Key), held: Held, bytes: u64) -> Vec<BlobId> {
+    pub(super) fn keep(
+        &mut self,
+        of: (LinkId, Tenant, Key),
+        (held, deltas_follow): (Held, bool),
+        bytes: u64,
+    ) -> Vec<BlobId> {
         let mut given_up: Vec<_> = self.give_up(&of).into_iter().collect();
         self.next += 1;
         self.bytes += bytes;
         self.order.insert(self.next, of.clone());
-        self.kept.insert(of, Base { held, bytes, place: self.next });
+        self.kept.insert(of, Base { held, deltas_follow, bytes, place: self.next });
         while (self.bytes > self.limit || self.kept.len() > MAX_BASES)
             && let Some(of) = self.order.first_key_value().map(|(_, of)| of.clone())
         {
@@ -99,16 +105,17 @@ mod tests {
         let mut bases = Bases::new(100);
         let held = |n: u64| Held { blob: Id::from_u64(n), identity: NonZeroU64::new(n).unwrap() };
         let of = |link, text: &str| (LinkId(link), Tenant::User(link), Key::new(text).unwrap());
-        assert_eq!(bases.keep(of(1, "a"), held(1), 40), []);
-        assert_eq!(bases.keep(of(1, "b"), held(2), 40), []);
-        assert_eq!(bases.keep(of(1, "a"), held(3), 40), [held(1).blob]);
-        assert_eq!(bases.keep(of(2, "a"), held(4), 40), [held(2).blob], "the oldest is given up");
-        assert_eq!((bases.find(&of(1, "a")), bases.find(&of(1, "b")), bases.bytes()), (Some(held(3)), None, 80));
+        assert_eq!(bases.keep(of(1, "a"), (held(1), true), 40), []);
+        assert_eq!(bases.keep(of(1, "b"), (held(2), true), 40), []);
+        assert_eq!(bases.keep(of(1, "a"), (held(3), false), 40), [held(1).blob]);
+        assert_eq!(bases.keep(of(2, "a"), (held(4), true), 40), [held(2).blob], "the oldest is given up");
+        assert_eq!((bases.find(&of(1, "a")), bases.find(&of(1, "b"))), (Some((held(3), false)), None));
+        assert_eq!(bases.bytes(), 80);
         assert_eq!(bases.give_up_oldest(Tenant::User(2)), Some(held(4).blob));
         assert_eq!(bases.give_up_oldest(Tenant::User(2)), None);
         assert_eq!(bases.give_up_all(|link, _| link == LinkId(1)), [held(3).blob]);
         assert_eq!((bases.bytes(), bases.order.len(), bases.may_keep(101)), (0, 0, false));
-        let keep = |n: usize| bases.keep(of(1, &n.to_string()), held(n as u64 + 1), 0);
+        let keep = |n: usize| bases.keep(of(1, &n.to_string()), (held(n as u64 + 1), true), 0);
         let given_up: Vec<_> = (0..=MAX_BASES).flat_map(keep).collect();
         assert_eq!(
             (given_up, bases.kept.len()),

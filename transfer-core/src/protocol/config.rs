@@ -34,9 +34,14 @@ pub struct NodeConfig {
     pub max_names_per_link: usize,
     /// The most versions that all peers together may read by reference at a time. Beyond that, versions are sent.
     pub max_references: usize,
-    /// The most bytes of versions that are kept because deltas of them may follow. They lie in the landing pools, and are given up
-    /// before anybody waits for room there. 0: none are kept, and all versions come as a whole.
+    /// The most bytes of versions that are kept because deltas of them may follow, or because other nodes may ask for them here. They
+    /// lie in the landing pools, and are given up before anybody waits for room there. 0: none are kept.
     pub base_bytes: u64,
+    /// How many other nodes get a version from here at a time. The next ones are sent to nodes that have it or are receiving it. 0: no
+    /// node is sent to another one.
+    pub fan_out: usize,
+    /// The length, in bytes, of the shortest version for which nodes are sent to others.
+    pub spreads_from: u64,
     /// The limits on keys and versions.
     pub limits: Limits,
     /// The fabric that must carry transfers between nodes, unless a request names one itself.
@@ -69,6 +74,8 @@ impl NodeConfig {
             max_names_per_link: 1 << 16,
             max_references: 1 << 16,
             base_bytes: 4 << 30,
+            fan_out: 2,
+            spreads_from: 4 << 20,
             limits: Limits::default(),
             require: None,
             tenants: Tenants::default(),

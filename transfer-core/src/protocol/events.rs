@@ -48,6 +48,15 @@ pub enum NodeEvent {
         /// The number of such events and failures since the last reported one that were not reported.
         untold: u64,
     },
+    /// A version that came from another node than its owner was not that of its owner. It is fetched from another one.
+    RelayRefused {
+        /// The key.
+        key: Key,
+        /// The node that has sent it.
+        peer: Name,
+        /// The number of such events and failures since the last reported one that were not reported.
+        untold: u64,
+    },
     /// An operation of a worker failed.
     Failed {
         /// The worker.

@@ -29,6 +29,8 @@ pub(super) mod of {
     #[derive(Debug)]
     pub(crate) enum Copy {}
     #[derive(Debug)]
+    pub(crate) enum Proof {}
+    #[derive(Debug)]
     pub(crate) enum CounterCall {}
     #[derive(Debug)]
     pub(crate) enum Running {}

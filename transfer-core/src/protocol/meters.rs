@@ -148,6 +148,22 @@ pub struct Meters {
     barriers: u64,
     shared: SharedFetches,
     deltas: DeltaMeter,
+    spreading: SpreadMeter,
+}
+
+/// Versions that spread through their readers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SpreadMeter {
+    /// Requests of other nodes that were sent to others for a version of this node.
+    pub redirects: u64,
+    /// Versions of other nodes that were sent on from here.
+    pub relayed: u64,
+    /// Their bytes.
+    pub relayed_bytes: u64,
+    /// Versions that came from other nodes than their owner, and were not those of their owner.
+    pub refused: u64,
+    /// Fetches for which no other node had the version, so that its owner was asked again.
+    pub asked_again: u64,
 }
 
 /// Fetches from other nodes that were answered with what another worker's fetch had brought.
@@ -216,6 +232,7 @@ impl Meters {
             barriers: 0,
             shared: SharedFetches::default(),
             deltas: DeltaMeter::default(),
+            spreading: SpreadMeter::default(),
         }
     }
 
@@ -353,6 +370,33 @@ impl Meters {
     #[must_use]
     pub fn deltas(&self) -> DeltaMeter {
         self.deltas
+    }
+
+    /// Returns how versions have spread.
+    #[must_use]
+    pub fn spreading(&self) -> SpreadMeter {
+        self.spreading
+    }
+
+    /// Counts a request that was sent to another node.
+    pub(super) fn redirected(&mut self) {
+        self.spreading.redirects += 1;
+    }
+
+    /// Counts a version of another node that was sent on.
+    pub(super) fn relayed(&mut self, bytes: u64) {
+        self.spreading.relayed += 1;
+        self.spreading.relayed_bytes += bytes;
+    }
+
+    /// Counts a version that was not that of its owner.
+    pub(super) fn relay_refused(&mut self) {
+        self.spreading.refused += 1;
+    }
+
+    /// Counts a fetch that asks the owner again.
+    pub(super) fn asked_again(&mut self) {
+        self.spreading.asked_again += 1;
     }
 
     /// Counts a version of this length that was made of a delta.

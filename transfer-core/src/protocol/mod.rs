@@ -20,7 +20,8 @@
 //! - `references`: memory of one node that workers of another node read in place.
 //! - `pings`: round trips that an operator measures.
 //! - `spill`: versions that are written to disk.
-//! - `bases`: versions that are kept because deltas of them may follow.
+//! - `bases`: versions that are kept because deltas of them may follow, or other nodes may ask for them. `relays`: versions that
+//!   spread through their readers.
 //! - `exchanges`: what exchanges of record batches have here, for operators.
 //! - `parents`: versions that have outlived their worker, and stay as long as another key is published.
 //!
@@ -50,6 +51,7 @@ mod node;
 mod parents;
 mod pings;
 mod references;
+mod relays;
 mod rules;
 mod sessions;
 mod slab;
@@ -70,10 +72,12 @@ pub use exchanges::ExchangeTotals;
 pub use ids::SessionId;
 pub use limits::{Limits, LimitsReached};
 pub use meters::{
-    DeltaMeter, Histogram, MAX_PATHS, Meters, Operation, OperationMeter, PathMeter, SharedFetches, WaitMeter, WhyWhole,
+    DeltaMeter, Histogram, MAX_PATHS, Meters, Operation, OperationMeter, PathMeter, SharedFetches, SpreadMeter,
+    WaitMeter, WhyWhole,
 };
 pub use node::Node;
 pub use node::{Deleted, NodeState, NotDeleted, NotPinged, PushRead, TensorFilter, TransferFilter, Unfinished};
+pub use relays::VersionDigest;
 #[cfg(test)]
 pub(crate) use rules::{Broken, Rules};
 pub use snapshot::{

@@ -87,6 +87,10 @@ pub(crate) enum Broken {
     ProvesBasesByNumber,
     /// Sends the delta of a version to a node that has another version than its base.
     SendsDeltasToAll,
+    /// Sends another node a version that has landed before its slot is closed.
+    RelaysBeforeRevoke,
+    /// Takes what a node has sent that its owner has named, without comparing it with the owner's digest.
+    BelievesRelays,
     /// Does not say to the next home of a sharded state what its workers have committed.
     ForgetsCommits,
     /// Lets the commit of a rank take the place of one that the same worker has made at another node, whichever is the later.

@@ -114,6 +114,14 @@ impl SimMemory {
         Ok(())
     }
 
+    /// Returns the digest of what lies in these ranges, as a host computes it.
+    #[cfg(test)]
+    pub(crate) fn digest(&self, of: &[LocalSlice]) -> [u8; 16] {
+        let mut digest = crate::protocol::VersionDigest::default();
+        of.iter().filter_map(|slice| self.read(*slice)).for_each(|bytes| digest.add(&bytes));
+        digest.get()
+    }
+
     /// Writes into a registered range. Returns whether it is registered.
     pub(super) fn write(&self, slice: LocalSlice, bytes: &[u8]) -> bool {
         let mut w = self.world.lock();

@@ -32,7 +32,7 @@ fn setting(name: &str, default: usize) -> usize {
     std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(default)
 }
 
-/// The default number of seeds that each test plays: 6,440 over all tests. `make test-all` plays 161,000. Miri is a few
+/// The default number of seeds that each test plays: 8,120 over all tests. `make test-all` plays 203,000. Miri is a few
 /// hundred times slower.
 const USUAL_COUNT: usize = if cfg!(miri) { 2 } else { 280 };
 
@@ -68,6 +68,11 @@ fn play_many(test: &str, how: Play, part: u64) {
     assert!(count < 100 || tally.sliced > 0, "{test}: no slice has come: {tally:?}");
     assert!(count < 100 || !how.spill || tally.read_back > 0, "{test}: nothing was read back from disk: {tally:?}");
     assert!(count < 100 || !how.deltas || tally.deltas > 0, "{test}: no delta was applied: {tally:?}");
+    assert!(count < 100 || !how.spreads || tally.relayed > 0, "{test}: no version has spread: {tally:?}");
+    assert!(
+        count < 100 || !how.spreads || how.calm || how.lies > 0 || tally.damaged > 0,
+        "{test}: no version was damaged on its way: {tally:?}"
+    );
     assert!(count < 100 || !how.into || tally.landed > 0, "{test}: nothing has landed in place: {tally:?}");
     assert!(count < 100 || !how.into || tally.scattered > 0, "{test}: nothing has landed in several ranges: {tally:?}");
     assert!(count < 100 || !how.into || how.calm || tally.torn > 0, "{test}: nothing was torn: {tally:?}");
@@ -152,6 +157,15 @@ schedules! {
     // Promise: deltas, seen to fail
     everything_succeeds_while_versions_come_as_deltas: Play { deltas: true, ..CALM }, 0;
     false_header_ends_its_link_while_versions_come_as_deltas: Play { deltas: true, lies: 10, ..Play::USUAL }, 0;
+    // Promise: spreading, seen to fail
+    rules_hold_while_versions_spread: Play { spreads: true, ..Play::USUAL }, 0;
+    // Promise: spreading
+    rules_hold_while_versions_spread_and_sidecars_restart: Play { spreads: true, ..RESTARTS }, 0;
+    // Promise: spreading
+    late_packets_change_no_version_that_spreads: Play { spreads: true, late_packets: 50, ..RAILS }, 0;
+    everything_succeeds_while_versions_spread: Play { spreads: true, ..CALM }, 0;
+    false_header_ends_its_link_while_versions_spread: Play { spreads: true, lies: 10, ..Play::USUAL }, 0;
+    versions_spread_and_come_as_deltas: Play { spreads: true, deltas: true, ..Play::USUAL }, 0;
     rules_hold_while_rails_die: RAILS, 0;
     rules_hold_with_one_key_for_all_grants: Play { one_key: true, ..Play::USUAL }, 0;
     everything_succeeds_with_one_key_and_rails: Play { one_key: true, calm: true, ..RAILS }, 0;
@@ -175,7 +189,7 @@ fn the_same_seed_gives_the_same_run() {
 
 /// The digests of the first seeds of each of [`PLAYS`]: of 20 seeds and of 840. A change of the protocol, of its texts
 /// or of the schedules changes them. The test then prints the new values, and the commit says why they changed.
-const DIGESTS: [(u64, u64); 2] = [(20, 0xd499_4f43_28f3_186a), (840, 0xec5e_71b0_5096_938e)];
+const DIGESTS: [(u64, u64); 2] = [(20, 0xdd19_5eb0_4977_0bb3), (840, 0x8c1f_b61c_d400_bfd5)];
 
 /// Plays 240 schedules by default, and 10,080 with `TRANSFER_DIGEST=all`.
 #[test]
@@ -233,6 +247,11 @@ const MISTAKES: [(Broken, Play, Range<u64>); 27] = [
     (Broken::SendsDeltasToAll, Play { deltas: true, ..Play::USUAL }, 0..1000),
 ];
 
+const MISTAKES_OF_SPREADING: [(Broken, Play, Range<u64>); 2] = [
+    (Broken::RelaysBeforeRevoke, Play { spreads: true, late_packets: 50, ..Play::USUAL }, 0..1000),
+    (Broken::BelievesRelays, Play { spreads: true, ..Play::USUAL }, 0..1000),
+];
+
 const MISTAKES_OF_RAILS: [(rails::Broken, Range<u64>); 3] = [
     (rails::Broken::RedoesUnconfirmed, 0..1000),
     (rails::Broken::ConfirmsUndrained, 1_950..31_950),
@@ -248,8 +267,19 @@ const MISTAKES_OF_RAILS: [(rails::Broken, Range<u64>); 3] = [
 #[test]
 #[cfg_attr(miri, ignore = "some need thousands of schedules")]
 fn every_mistake_is_noticed() {
-    for (rule, how, seeds) in MISTAKES {
-        let found = first_that_notices(Play { broken: Some(rule), ..how }, seeds.clone());
+    notice(&MISTAKES);
+}
+
+// Promise: spreading, seen to fail
+#[test]
+#[cfg_attr(miri, ignore = "some need thousands of schedules")]
+fn every_mistake_of_spreading_is_noticed() {
+    notice(&MISTAKES_OF_SPREADING);
+}
+
+fn notice(mistakes: &[(Broken, Play, Range<u64>)]) {
+    for (rule, how, seeds) in mistakes {
+        let found = first_that_notices(Play { broken: Some(*rule), ..*how }, seeds.clone());
         let (seed, why) = found.unwrap_or_else(|| panic!("{rule:?} is noticed by none of the seeds {seeds:?}"));
         println!("{rule:?} is noticed by seed {seed}: {why}");
     }
@@ -268,7 +298,7 @@ fn every_mistake_of_rails_is_noticed() {
 #[test]
 fn the_document_lists_the_mistakes() {
     let document = include_str!("../../../docs/protocol.md");
-    let names = MISTAKES.iter().map(|(rule, _, _)| format!("{rule:?}"));
+    let names = MISTAKES.iter().chain(&MISTAKES_OF_SPREADING).map(|(rule, _, _)| format!("{rule:?}"));
     for name in names.chain(MISTAKES_OF_RAILS.iter().map(|(rule, _)| format!("{rule:?}"))) {
         assert!(document.contains(&format!("| `{name}` |")), "docs/protocol.md does not list {name}");
     }

@@ -19,7 +19,7 @@
 //!         45  life         u8    push: 0 the session of the worker that owns it, 1 the sidecar where it has landed
 //!         46  fetches      u32   push: the number of fetches if `until` is 1, else 0
 //!        50  packed       u8    pull: 1 if the sender's processor has packed the body before it was sent, else 0
-//!        51  deltas       u8    pull: 1 if deltas of the version may follow, 2 more if the body is a delta of the one that the request named
+//!        51  deltas       u8    pull: 1 if deltas of the version may follow, 2 more if the body is a delta of the one that the request named, 4 more if other nodes may ask for the version here
 //!        52  identity     u64   pull: the owner's number of the version, by which its next requests may name it; else 0
 //!        60  checksum     u32   CRC32C of bytes 0 to 59
 //! ```
@@ -95,6 +95,8 @@ pub struct Header {
     pub deltas_follow: bool,
     /// Pull: whether the body is a delta of the version that the request says this side has.
     pub is_delta: bool,
+    /// Pull: whether other nodes may be sent here for the version, so that it is worth to keep it.
+    pub spreads: bool,
 }
 
 impl Header {
@@ -113,7 +115,8 @@ impl Header {
         [self.version.0, self.body_len].iter().for_each(|n| put(&n.to_le_bytes()));
         [self.pieces, self.waited_us, self.name].iter().for_each(|n| put(&n.to_le_bytes()));
         put(&retention_bytes(self.retention));
-        put(&[u8::from(self.packed), u8::from(self.deltas_follow) | u8::from(self.is_delta) << 1]);
+        let flags = u8::from(self.deltas_follow) | u8::from(self.is_delta) << 1 | u8::from(self.spreads) << 2;
+        put(&[u8::from(self.packed), flags]);
         put(&self.identity.map_or(0, NonZeroU64::get).to_le_bytes());
         let sum = crc32c(&out[..SUM_AT]);
         out[SUM_AT..].copy_from_slice(&sum.to_le_bytes());
@@ -148,13 +151,14 @@ impl Header {
             identity: None,
             deltas_follow: false,
             is_delta: false,
+            spreads: false,
         };
         let deltas = r.u8()?;
-        if deltas > 3 {
+        if deltas > 7 {
             let what = "deltas of a landing header";
-            return Err(WireError::Value { what, value: deltas.into(), expected: "0 to 3" });
+            return Err(WireError::Value { what, value: deltas.into(), expected: "0 to 7" });
         }
-        (header.deltas_follow, header.is_delta) = (deltas & 1 != 0, deltas & 2 != 0);
+        (header.deltas_follow, header.is_delta, header.spreads) = (deltas & 1 != 0, deltas & 2 != 0, deltas & 4 != 0);
         header.identity = NonZeroU64::new(r.u64()?);
         let found = r.u32()?;
         let computed = crc32c(&bytes[..60]);
@@ -299,6 +303,7 @@ mod tests {
                 identity: NonZeroU64::new(m),
                 deltas_follow: n > 0,
                 is_delta: n > 0,
+                spreads: n > 0,
             };
             header.encode().to_vec()
         });
@@ -335,6 +340,7 @@ mod tests {
             identity: NonZeroU64::new(9),
             deltas_follow: true,
             is_delta: false,
+            spreads: false,
         };
         let bytes = h.encode();
         assert_eq!(Header::decode(&bytes), Ok(h));

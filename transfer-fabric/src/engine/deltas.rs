@@ -161,7 +161,7 @@ impl Worker {
 }
 
 /// Copies out of a list of ranges, from this place of all of them on. Returns whether it has so many bytes.
-fn copy_out(from: &[MemoryRange], mut at: u64, mut to: &mut [u8]) -> bool {
+pub(super) fn copy_out(from: &[MemoryRange], mut at: u64, mut to: &mut [u8]) -> bool {
     for range in from {
         let Some(len) = range.len.checked_sub(at).filter(|len| *len > 0) else {
             at -= range.len;

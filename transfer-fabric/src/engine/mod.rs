@@ -28,6 +28,7 @@ mod boards;
 mod clock;
 mod copies;
 mod deltas;
+mod digests;
 mod handle;
 mod listing;
 mod long_tables;

@@ -91,6 +91,13 @@ impl Run {
             self.driver.node.applied(now, tag, result);
             self.work(now);
         }
+        if !self.digests.is_empty() {
+            active = true;
+            if let Some((tag, digest)) = self.digests.step() {
+                self.driver.node.digested(now, tag, digest);
+                self.work(now);
+            }
+        }
         if !self.tables.is_idle() {
             active = true;
             self.read_tables(now);

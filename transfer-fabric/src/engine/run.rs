@@ -4,6 +4,7 @@ use super::boards::{BoardMeters, Boards, Kept};
 use super::clock::Clock;
 use super::copies::Copies;
 use super::deltas::Deltas;
+use super::digests::Digests;
 use super::handle::{Answer, ControlRequest, ControlSink, EngineCommand, FabricDescription};
 use super::listing::SegmentRole;
 use super::memory::Memory;
@@ -75,6 +76,7 @@ pub(super) struct Run {
     readers: Readers,
     pub(super) copies: Copies,
     pub(super) deltas: Deltas,
+    pub(super) digests: Digests,
     pub(super) disk: Option<Disk>,
     unmapper: Unmapper,
     pub(super) stopping: bool,
@@ -129,6 +131,7 @@ impl Run {
             readers: Readers::default(),
             copies: Copies::default(),
             deltas,
+            digests: Digests::default(),
             disk: None,
             unmapper,
             stopping: false,
@@ -272,6 +275,7 @@ impl Run {
             Action::Host(HostAction::Apply { base, delta, to, len, tag }) => {
                 self.apply(base, (*delta, *to), *len, *tag);
             }
+            Action::Host(HostAction::Digest { of, tag }) => self.digest(of, *tag),
             Action::Host(HostAction::SpillWrite { id, tenant, from, len }) => {
                 self.write_to_disk(now, *id, *tenant, from, *len);
             }

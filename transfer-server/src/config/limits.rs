@@ -139,11 +139,20 @@ pub struct LimitsConfig {
         value_parser = clap::value_parser!(u64).range(1..=MAX_UNFINISHED_VERSIONS))]
     pub unfinished_versions: u64,
 
-    /// The most bytes of versions from other nodes that are kept because deltas of them may follow. They lie in the landing pools,
-    /// and are given up before anybody waits for room there. With 0 all versions come as a whole
+    /// The most bytes of versions from other nodes that are kept because deltas of them may follow, or because their owner sends other
+    /// nodes here for them. They lie in the landing pools, and are given up before anybody waits for room there. With 0 all versions come
+    /// as a whole
     #[arg(long, env = "TRANSFER_BASE_BYTES", value_name = "SIZE", default_value_t = DEFAULT_BASE_BYTES)]
     pub base_bytes: Size,
+
+    /// How many other nodes get a version from here at a time. Further nodes that ask for it meanwhile are sent to those, which send it on
+    /// as soon as they have it. Versions of less than 4 MiB are always sent from here. With 0 all are
+    #[arg(long, env = "TRANSFER_FAN_OUT", value_name = "N", default_value_t = DEFAULT_FAN_OUT)]
+    pub fan_out: usize,
 }
+
+/// Two links carry about as much as one.
+const DEFAULT_FAN_OUT: usize = 2;
 
 /// Two states of some gigabytes; the pool limits it further.
 const DEFAULT_BASE_BYTES: Size = Size(4 << 30);
@@ -151,7 +160,12 @@ const DEFAULT_BASE_BYTES: Size = Size(4 << 30);
 impl Default for LimitsConfig {
     fn default() -> LimitsConfig {
         let unfinished_versions = Limits::default().unfinished_versions;
-        LimitsConfig { limits: Vec::new(), unfinished_versions, base_bytes: DEFAULT_BASE_BYTES }
+        LimitsConfig {
+            limits: Vec::new(),
+            unfinished_versions,
+            base_bytes: DEFAULT_BASE_BYTES,
+            fan_out: DEFAULT_FAN_OUT,
+        }
     }
 }
 

@@ -8,7 +8,9 @@ use super::observer::{Observation, Observer};
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 use transfer_core::drive::PostMeter;
-use transfer_core::protocol::{DeltaMeter, ExchangeTotals, LinkStatus, MAX_PATHS, Operation, PathMeter, WhyWhole};
+use transfer_core::protocol::{
+    DeltaMeter, ExchangeTotals, LinkStatus, MAX_PATHS, Operation, PathMeter, SpreadMeter, WhyWhole,
+};
 use transfer_fabric::engine::EngineMeters;
 
 /// The content type of the text.
@@ -171,6 +173,18 @@ fn of_transfers(f: &mut Families, look: &Observation) {
         family.number(&[("reason", why.name())], count);
     }
     drop(family);
+    let SpreadMeter { redirects, relayed, relayed_bytes, refused, asked_again } = meters.spreading();
+    let mut counter = |name: &str, help: &str, value: u64| {
+        f.counter(name, help).number(&[], value);
+    };
+    let what = "Requests of other nodes that were sent to nodes that have a version of this node, or are receiving it.";
+    counter("transfer_redirects_total", what, redirects);
+    counter("transfer_relayed_versions_total", "Versions of other nodes that were sent on from here.", relayed);
+    counter("transfer_relayed_bytes_total", "Bytes of these versions.", relayed_bytes);
+    let what = "Versions that came from other nodes than their owner, and had other bytes than their owner says.";
+    counter("transfer_relays_refused_total", what, refused);
+    let what = "Fetches for which no other node had the version, so that its owner was asked again.";
+    counter("transfer_relay_fallbacks_total", what, asked_again);
     let mut family = f.counter("transfer_failures_total", "Operations of workers that ended in failure, by code.");
     for (code, count) in meters.failures() {
         family.number(&[("code", &format!("{code:?}"))], count);
@@ -212,7 +226,7 @@ fn of_memory(f: &mut Families, look: &Observation) {
     );
     gauge(
         "transfer_base_bytes",
-        "Bytes of versions from other nodes that are kept because deltas of them may follow.",
+        "Bytes of versions from other nodes that are kept because deltas of them may follow, or other nodes may ask for them.",
         now.base_bytes,
     );
     gauge("transfer_leases", "Leases that workers hold on what they fetched.", now.leases);

@@ -39,6 +39,7 @@ impl DataPlane {
         node.tenants = security.tenancy().tenants().clone();
         node.limits = config.limits.all().node;
         node.base_bytes = config.limits.base_bytes.0;
+        node.fan_out = config.limits.fan_out;
         node.timed = !config.watch.no_timings;
         node.spill = config.spill.node();
         let poll = poll::configured(config.poll);

@@ -457,6 +457,7 @@ impl Keys {
     pub(crate) fn remove(&mut self, id: BlobId) -> Option<Blob> {
         let blob = self.blobs.remove(id)?;
         self.readers.remove(&id);
+        self.spreads.remove(&id);
         if blob.source.is_arena() {
             self.counted.version_went(blob.domain);
         }

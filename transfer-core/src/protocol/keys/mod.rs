@@ -6,6 +6,7 @@
 //! - `versions`: which version answers a fetch, and when each version ends. `older`: the versions that stay beside the
 //!   newest one.
 //! - `waiters`: the waiters for a key's versions.
+//! - `spreads`: the nodes to which a version was sent, and those that were sent to them.
 //! - `board`: the versions that workers look up without asking the sidecar. `notices`: the versions that workers
 //!   announce to each other.
 //! - `ended`: streams that have ended with their owner.
@@ -20,6 +21,7 @@ mod older;
 mod owner;
 mod places;
 mod record;
+mod spreads;
 #[cfg(test)]
 mod tests;
 mod versions;
@@ -30,6 +32,7 @@ pub(super) use ended::EndedStream;
 pub(super) use older::Older;
 pub(super) use owner::{Claimant, Claiming, Landed, Outlived, Owner};
 pub(super) use record::Record;
+pub(super) use spreads::Spreads;
 pub(super) use versions::Picked;
 pub(super) use waiters::{Concerned, Waiter};
 
@@ -44,6 +47,7 @@ use counted::Counted;
 use ended::EndedStreams;
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use places::Places;
+use spreads::Spread;
 
 /// The most locations of keys that are kept. A full table is cleared, and the directory is asked again.
 const MAX_LOCATIONS: usize = 1 << 20;
@@ -73,6 +77,8 @@ pub(super) struct Keys {
     blobs: Slab<Blob, of::Blob>,
     /// The other tenants that may read a version, for each version that is shared.
     readers: HashMap<BlobId, Box<[Tenant]>>,
+    /// The nodes to which a version goes, for each version that is long enough to spread.
+    spreads: HashMap<BlobId, Spread>,
     /// The keys that the end of a session affects.
     keys_of: HashMap<SessionId, Places>,
     /// How many records have a newest version that is still published.

@@ -75,6 +75,7 @@ fn header(slot: u32, index: u32, version: u64) -> [u8; HEADER_BYTES as usize] {
         packed: false,
         deltas_follow: false,
         is_delta: false,
+        spreads: false,
         identity: None,
     };
     header.encode()

@@ -74,6 +74,12 @@ impl Links {
         None
     }
 
+    /// Returns the link to this incarnation of a node, if there is one.
+    pub(crate) fn up_to(&self, node: &Name, incarnation: u64) -> Option<LinkId> {
+        let Some(Peer::Up(link)) = self.peers.get(node) else { return None };
+        self.peer_of(*link).filter(|peer| peer.incarnation == incarnation).map(|_| *link)
+    }
+
     /// Returns the link to a node. If there is none, the control plane is asked for one, and no operation waits for it.
     pub(crate) fn reach(&mut self, node: &Name, actions: &mut Actions) -> Option<LinkId> {
         match self.peers.get(node) {

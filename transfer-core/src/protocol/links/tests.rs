@@ -66,6 +66,7 @@ fn write(n: u64) -> Out {
         packed: false,
         deltas_follow: false,
         is_delta: false,
+        spreads: false,
         identity: None,
     };
     Out::Write(OutWrite { blob: Id::from_u64(n), body: GatherList::new(), slot, header, purpose: Purpose::Push(op(n)) })

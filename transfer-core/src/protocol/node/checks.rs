@@ -52,6 +52,12 @@ impl Node {
         if packed > 0 || !self.packs_waiting.is_empty() {
             return Err(format!("{packed} parts are being packed, {} wait for room", self.packs_waiting.len()));
         }
+        if self.relays.waiting() > 0 || self.proofs.len() > 0 || self.transfers.stalls_at().is_some() {
+            let (waiting, proofs) = (self.relays.waiting(), self.proofs.len());
+            return Err(format!(
+                "{waiting} requests wait for versions of other nodes, {proofs} digests are being made"
+            ));
+        }
         if !evicted.is_empty() {
             return Err(format!("{evicted:?} are thrown out and have not gone"));
         }

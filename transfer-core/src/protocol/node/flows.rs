@@ -23,6 +23,7 @@ use crate::protocol::meters::Meters;
 use crate::protocol::parents::Parents;
 use crate::protocol::pings::Pings;
 use crate::protocol::references::References;
+use crate::protocol::relays::{Proof, Relays};
 use crate::protocol::sessions::Sessions;
 use crate::protocol::slab::Slab;
 use crate::protocol::snapshot::EndedTransfer;
@@ -50,7 +51,9 @@ macro_rules! Machine {
     (packs_waiting) => { VecDeque<(Time, CopyId)> };
     (parents) => { Parents };
     (pings) => { Pings };
+    (proofs) => { Slab<Proof, of::Proof> };
     (references) => { References };
+    (relays) => { Relays };
     (sessions) => { Sessions };
     (spills) => { Spills };
     (transfers) => { Transfers };
@@ -126,8 +129,8 @@ flows! { ($)
     /// Versions and who waits for them: workers, peers and copies. What one of them gets may free another, so they are one flow.
     pub(super) Answering, answering:
         changes {
-            actions, bases, copies, counters, ended, exchanges, failure_rate, keys, landing, links, meters, packs_waiting,
-            references, sessions, spills, transfers
+            actions, bases, copies, counters, ended, exchanges, failure_rate, keys, landing, links, meters, packs_waiting, proofs,
+            references, relays, sessions, spills, transfers
         }
         reads { common, config }
     /// Versions whose memory a worker wants to write again.
@@ -151,28 +154,28 @@ flows! { ($)
     pub(super) Fetching, fetching:
         changes {
             actions, bases, copies, counters, ended, exchanges, failure_rate, keys, landing, links, meters, packs_waiting,
-            parents, references, sessions, spills, transfers
+            parents, proofs, references, relays, sessions, spills, transfers
         }
         reads { common, config }
     /// Pushes of workers: those that stay at this node, with the claims of their keys, and those that go to another one.
     pub(super) Pushing, pushing:
         changes {
             actions, bases, copies, counters, ended, endings, exchanges, failure_rate, keys, landing, links, meters,
-            packs_waiting, references, sessions, spills, transfers
+            packs_waiting, proofs, references, relays, sessions, spills, transfers
         }
         reads { common, config }
     /// Pushes of other nodes to workers here.
     pub(super) Receiving, receiving:
         changes {
             actions, bases, copies, counters, ended, endings, exchanges, failure_rate, keys, landing, links, meters,
-            packs_waiting, parents, pings, references, sessions, spills, transfers
+            packs_waiting, parents, pings, proofs, references, relays, sessions, spills, transfers
         }
         reads { common, config }
     /// Who owns a key, and everything that ends: keys, workers, names, links.
     pub(super) Ownership, ownership:
         changes {
             actions, bases, copies, counters, ended, endings, exchanges, failure_rate, keys, landing, links, meters,
-            packs_waiting, parents, pings, references, sessions, spills, transfers
+            packs_waiting, parents, pings, proofs, references, relays, sessions, spills, transfers
         }
         reads { common, config }
 }

@@ -65,6 +65,7 @@ use crate::protocol::meters::Meters;
 use crate::protocol::parents::Parents;
 use crate::protocol::pings::Pings;
 use crate::protocol::references::References;
+use crate::protocol::relays::{Proof, Relays};
 use crate::protocol::sessions::{FetchOp, FetchStage, OpKind, PushOp, PushStage, ReserveOp, Sessions};
 use crate::protocol::slab::Slab;
 use crate::protocol::spill::Spills;
@@ -112,6 +113,9 @@ pub struct Node {
     copies: Slab<Copying, of::Copy>,
     /// Parts that wait for room to be packed, and until when, in this order.
     packs_waiting: VecDeque<(Time, CopyId)>,
+    /// Digests that are being made.
+    proofs: Slab<Proof, of::Proof>,
+    relays: Relays,
     failure_rate: FailureRateLimit,
     endings: Endings,
 }
@@ -173,6 +177,8 @@ impl Node {
             common: Common::default(),
             copies: Slab::default(),
             packs_waiting: VecDeque::new(),
+            proofs: Slab::default(),
+            relays: Relays::default(),
             failure_rate: FailureRateLimit::default(),
             endings: Endings::default(),
         }
@@ -208,6 +214,7 @@ impl Node {
         let looks =
             self.references.look_at().into_iter().chain(self.parents.look_at()).chain(self.spills.paused_until());
         let looks = looks.chain(self.packs_waiting.front().map(|(at, _)| *at));
+        let looks = looks.chain(self.transfers.stalls_at());
         let ending = self.is_ending().then_some(self.common.latest);
         let looks = looks.chain(self.counters.wake_at());
         self.sessions.next_deadline().into_iter().chain(looks).chain(ending).min()
@@ -230,6 +237,7 @@ impl Node {
         self.references.look_after(now, &mut self.actions);
         ownership!(self).look_for_parents(now);
         answering!(self).end_waiting_packs(now);
+        fetching!(self).end_stalled(now);
         self.spills.timeout(now);
         counting!(self).count(now, |counters| counters.timeout(now));
     }
@@ -284,8 +292,14 @@ impl Node {
     }
 
     /// Fails the operations that wait for a link to a node, because no link to it can be made.
-    pub fn connect_failed(&mut self, _now: Time, peer: &Name, why: &str) {
+    pub fn connect_failed(&mut self, now: Time, peer: &Name, why: &str) {
         for op in self.links.connect_failed(peer) {
+            let is_relayed = |op: &FetchOp| op.route.redirect().is_some();
+            if matches!(self.sessions.op(op).map(|op| &op.kind), Some(OpKind::Fetch(op)) if is_relayed(op)) {
+                // The owner has named others, too.
+                fetching!(self).ask_another(now, op);
+                continue;
+            }
             counting!(self).forget_node_of(op);
             let text = format!("node {peer:?} cannot be reached: {why}");
             answering!(self).fail_op(op, Failure::new(FailureCode::PeerUnreachable, text));

@@ -53,6 +53,7 @@ fn messages_that_make_no_sense_end_the_link() {
         excerpt: None,
         slot: None,
         held: None,
+        direct: false,
         trace: None,
     };
     is_violation(&message(Role::Pull, 1, request));
@@ -116,6 +117,7 @@ fn a_slot_that_waits() -> (Pair, Worker, Worker, LinkId, Header) {
         packed: false,
         deltas_follow: false,
         is_delta: false,
+        spreads: false,
         identity: None,
     };
     (pair, w, r, link, header)
@@ -189,7 +191,17 @@ fn asks(dims: Vec<SliceDim>, capacity: Option<u64>) -> Body {
     });
     let excerpt = Some(Box::new(Excerpt::slice(Slice::new(dims)).unwrap()));
     let select = Select::Latest;
-    Body::TensorRequest { key: KEY, select, metadata_id: 0, tenant: OURS, excerpt, slot, held: None, trace: None }
+    Body::TensorRequest {
+        key: KEY,
+        select,
+        metadata_id: 0,
+        tenant: OURS,
+        excerpt,
+        slot,
+        held: None,
+        direct: false,
+        trace: None,
+    }
 }
 
 #[test]
@@ -268,6 +280,7 @@ fn versions_in_very_many_ranges_have_places_too() {
                 excerpt,
                 slot: None,
                 held: None,
+                direct: false,
                 trace: None,
             };
             solo.hear(Role::Pull, index, ask);

@@ -86,6 +86,7 @@ fn land(solo: &mut Solo, slot: &SlotGrant) {
         packed: false,
         deltas_follow: false,
         is_delta: false,
+        spreads: false,
         identity: None,
     });
 }

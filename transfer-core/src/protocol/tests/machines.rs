@@ -95,6 +95,7 @@ fn land(solo: &mut Solo, role: Role, identity: Option<NonZeroU64>) {
         packed: false,
         deltas_follow: false,
         is_delta: false,
+        spreads: false,
         identity,
     });
 }
@@ -244,6 +245,7 @@ fn request(solo: &mut Solo, slot: bool) {
         excerpt: None,
         slot,
         held: None,
+        direct: false,
         trace: None,
     };
     solo.hear(Role::Pull, INDEX, body);
@@ -300,6 +302,7 @@ const SERVE: Machine = Machine {
                 excerpt: None,
                 slot,
                 held: None,
+                direct: false,
                 trace: None,
             };
             solo.hear(Role::Pull, INDEX + 1, body);

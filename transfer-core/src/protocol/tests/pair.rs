@@ -359,6 +359,10 @@ impl Pair {
                 let made = self.memories[i].apply(&base, delta, to);
                 self.nodes[i].node.applied(now, tag, made);
             }
+            HostAction::Digest { of, tag } => {
+                let digest = self.memories[i].digest(&of);
+                self.nodes[i].node.digested(now, tag, digest);
+            }
             HostAction::SpillWrite { id, from, .. } => {
                 assert!(self.disk_is_full || self.disks[i].write(&self.memories[i], id, &from), "{from:?}");
                 self.nodes[i].node.spill_written(now, id, !self.disk_is_full);

@@ -59,6 +59,7 @@ fn requests_of_one_peer_have_a_quota_and_the_error_says_it() {
             excerpt: None,
             slot,
             held: None,
+            direct: false,
             trace: None,
         };
         solo.hear(Role::Pull, index, body);
@@ -110,6 +111,7 @@ fn a_peer_that_drains_slowly_leaves_header_cells_to_others() {
                 excerpt: None,
                 slot: None,
                 held: None,
+                direct: false,
                 trace: None,
             };
             solo.hear(Role::Pull, index, body);

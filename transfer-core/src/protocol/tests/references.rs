@@ -319,6 +319,7 @@ fn request_of_another_tenant_is_refused() {
             excerpt: None,
             slot,
             held: None,
+            direct: false,
             trace: None,
         };
         solo.hear(Role::Pull, 5, body);
@@ -359,6 +360,7 @@ fn version_shared_with_another_tenant_is_not_referenced() {
         excerpt: None,
         slot,
         held: None,
+        direct: false,
         trace: None,
     };
     solo.hear(Role::Pull, 5, body);

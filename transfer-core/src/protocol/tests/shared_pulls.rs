@@ -313,6 +313,7 @@ fn what_is_kept_for_the_next_fetches_is_given_up_before_anyone_waits_for_room() 
         packed: false,
         deltas_follow: false,
         is_delta: false,
+        spreads: false,
         identity: NonZeroU64::new(4),
     });
     solo.revoke();

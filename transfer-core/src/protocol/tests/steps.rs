@@ -41,6 +41,7 @@ impl Solo {
             excerpt: None,
             slot: None,
             held: None,
+            direct: false,
             trace: None,
         };
         self.hear(Role::Pull, index, body);

@@ -157,7 +157,7 @@ impl Solo {
         self.hear(
             Role::Pull,
             index,
-            Body::TensorRequest { key, select, metadata_id, tenant, excerpt, slot, held: None, trace },
+            Body::TensorRequest { key, select, metadata_id, tenant, excerpt, slot, held: None, direct: false, trace },
         );
         op
     }
@@ -246,6 +246,7 @@ fn a_reader_that_asks_during_a_takeover_hears_of_its_end() {
         packed: false,
         deltas_follow: false,
         is_delta: false,
+        spreads: false,
         identity: None,
     });
     solo.revoke();

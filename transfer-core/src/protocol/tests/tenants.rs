@@ -308,6 +308,7 @@ fn peer_speaks_only_for_the_tenants_it_may_speak_for() {
             excerpt: None,
             slot,
             held: None,
+            direct: false,
             trace: None,
         };
         solo.hear(Role::Pull, 5, body);
@@ -348,7 +349,17 @@ fn a_tenant_that_this_node_does_not_know_is_refused_by_its_name() {
     solo.hear(
         Role::Pull,
         6,
-        Body::TensorRequest { key: KEY, tenant, select, metadata_id: 0, excerpt: None, slot, held: None, trace: None },
+        Body::TensorRequest {
+            key: KEY,
+            tenant,
+            select,
+            metadata_id: 0,
+            excerpt: None,
+            slot,
+            held: None,
+            direct: false,
+            trace: None,
+        },
     );
     let Some(Body::ErrorStatus(failure)) = solo.sent.last().map(|m| &m.body) else { panic!("{:?}", solo.sent) };
     assert!(failure.code == FailureCode::PermissionDenied && failure.text.contains("\"train\""), "{failure}");
@@ -361,6 +372,7 @@ fn a_tenant_that_this_node_does_not_know_is_refused_by_its_name() {
         excerpt: None,
         slot: None,
         held: None,
+        direct: false,
         trace: None,
     };
     solo.hear(Role::Pull, 7, body);

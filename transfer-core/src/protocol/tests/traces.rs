@@ -144,6 +144,7 @@ fn trace_applies_only_to_the_version_that_it_names() {
             packed: false,
             deltas_follow: false,
             is_delta: false,
+            spreads: false,
             identity: None,
         });
         solo.revoke();
@@ -178,6 +179,7 @@ fn trace_applies_only_to_the_version_that_it_names() {
             packed: false,
             deltas_follow: false,
             is_delta: false,
+            spreads: false,
             identity: None,
         });
         solo.revoke();

@@ -23,6 +23,7 @@ fn land(solo: &mut Solo, version: u64) {
         packed: false,
         deltas_follow: false,
         is_delta: false,
+        spreads: false,
         identity: None,
     });
 }

@@ -23,10 +23,12 @@ pub(super) use serve::Serve;
 
 use super::control::BufferAsk;
 use super::ids::{BlobId, OutFlowId, PullId, SessionId, of};
+use super::relays::Spreading;
 use super::slab::Slab;
 use super::tenant::Tenant;
 use crate::fabric::LinkId;
 use crate::tensor::Key;
+use crate::time::Time;
 use calls::Call;
 use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,6 +57,10 @@ pub(super) struct Transfers {
     packing: Vec<LinkId>,
     /// Requests of this node that hold a version which has landed before.
     holding: BTreeSet<(LinkId, PullId)>,
+    /// Requests to nodes that do not own the key, and when each is given up.
+    stalling: BTreeSet<(Time, LinkId, PullId)>,
+    /// How many requests are under way for the versions of a key.
+    coming: HashMap<Spreading, u32>,
 }
 
 /// The transfers of one link.
@@ -126,6 +132,7 @@ impl Transfers {
     /// Handles the loss of a link. Returns the transfers that were in flight on it.
     pub(super) fn link_down(&mut self, link: LinkId) -> OfLink {
         self.holding.retain(|(of, _)| *of != link);
+        self.stalling.retain(|(_, of, _)| *of != link);
         self.links.remove(&link).unwrap_or_default()
     }
 
@@ -152,8 +159,14 @@ impl Transfers {
     /// Begins a request of this node.
     pub(super) fn begin_pull(&mut self, link: LinkId, pull: Pull) -> Option<PullId> {
         let l = self.links.get_mut(&link)?;
-        let (shared, holds) = (pull.shared(), pull.holds());
+        let (shared, holds, stalls_at, spreading) = (pull.shared(), pull.holds(), pull.stalls_at, pull.spreading(link));
         let id = l.pulls.insert(pull);
+        if let Some(of) = spreading {
+            *self.coming.entry(of).or_default() += 1;
+        }
+        if let Some(at) = stalls_at {
+            self.stalling.insert((at, link, id));
+        }
         if let Some(wanted) = shared {
             l.shared.insert(wanted, id);
         }
@@ -195,7 +208,40 @@ impl Transfers {
     pub(super) fn end_pull(&mut self, link: LinkId, id: PullId) -> Option<Pull> {
         self.close_pull(link, id);
         self.holding.remove(&(link, id));
-        self.links.get_mut(&link)?.pulls.remove(id)
+        let pull = self.links.get_mut(&link)?.pulls.remove(id)?;
+        if let Some(at) = pull.stalls_at {
+            self.stalling.remove(&(at, link, id));
+        }
+        self.no_longer_coming(link, &pull);
+        Some(pull)
+    }
+
+    /// Stops counting a request that has ended, or whose link has.
+    pub(super) fn no_longer_coming(&mut self, link: LinkId, pull: &Pull) {
+        let Some(of) = pull.spreading(link) else { return };
+        if let Some(count) = self.coming.get_mut(&of) {
+            *count -= 1;
+            if *count == 0 {
+                self.coming.remove(&of);
+            }
+        }
+    }
+
+    /// Whether a version of a key is on its way here.
+    pub(super) fn is_coming(&self, of: &Spreading) -> bool {
+        self.coming.contains_key(of)
+    }
+
+    /// Returns when a request to a node that does not own the key is given up next.
+    pub(super) fn stalls_at(&self) -> Option<Time> {
+        self.stalling.first().map(|(at, ..)| *at)
+    }
+
+    /// Takes a request that is given up for one to another node.
+    pub(super) fn take_stalled(&mut self, now: Time) -> Option<(LinkId, PullId)> {
+        let (at, link, id) = self.stalling.first().copied().filter(|(at, ..)| *at <= now)?;
+        self.stalling.remove(&(at, link, id));
+        Some((link, id))
     }
 
     /// Returns a request of a peer.

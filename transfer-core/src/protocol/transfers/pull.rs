@@ -1,8 +1,10 @@
 //! A request of this node to a peer, and the fetches that wait for its answer.
 
+use crate::fabric::LinkId;
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::Destination;
 use crate::protocol::ids::{BlobId, OperationId, PullId, SlotId};
+use crate::protocol::relays::{Redirect, Route, Spreading};
 use crate::protocol::tenant::Tenant;
 use crate::tensor::{DType, Excerpt, Gathered, Key, Select, TensorMeta, Version};
 use crate::time::Time;
@@ -32,6 +34,10 @@ pub(crate) struct Pull {
     pub(crate) select: Select,
     /// The part that was asked for. `None`: all of the version.
     pub(crate) excerpt: Option<Box<Excerpt>>,
+    /// Whom it goes to.
+    pub(crate) route: Route,
+    /// When it is given up for one to another node, if it goes to one that does not own the key.
+    pub(super) stalls_at: Option<Time>,
     /// The ranges of several versions that were asked for together. `key` is the first of them.
     pub(crate) gathered: Option<Arc<Gathered>>,
     pub(crate) domain: Tenant,
@@ -88,6 +94,7 @@ pub(crate) struct Wanted {
     pub(crate) key: Key,
     pub(crate) select: Select,
     pub(crate) excerpt: Option<Box<Excerpt>>,
+    pub(crate) route: Route,
 }
 
 /// A list of fetches that is this much longer than twice what it needs is tidied.
@@ -107,6 +114,8 @@ pub(crate) enum PullState {
     Cancelling,
     /// A delta has landed and is being applied. The peer is done.
     Applying,
+    /// A version has landed that did not come from its owner, and is being compared with the owner's digest. The peer is done.
+    Proving,
     /// The request has ended without the data. The memory of the worker is being closed.
     Closing,
 }
@@ -130,6 +139,8 @@ impl Pull {
             key,
             select,
             excerpt,
+            route: Route::default(),
+            stalls_at: None,
             gathered: None,
             domain,
             state: PullState::Preparing,
@@ -212,6 +223,29 @@ impl Pull {
         Pull { gathered, ..self }
     }
 
+    /// Makes it a request to this node, which is given up at a time if one is named.
+    pub(crate) fn by(self, route: Route, stalls_at: Option<Time>) -> Pull {
+        Pull { route, stalls_at, ..self }
+    }
+
+    /// Returns what the owner has said, if the request goes to a node that it has named.
+    pub(crate) fn redirect(&self) -> Option<&Redirect> {
+        self.route.redirect()
+    }
+
+    /// Returns the key of an owner whose version will be here, and can be sent to other nodes: if it goes to the owner over this
+    /// link, or to a node that it has named. Not for memory of a worker, which may change it.
+    pub(crate) fn spreading(&self, link: LinkId) -> Option<Spreading> {
+        let is_kept = self.gathered.is_none() && self.excerpt.is_none();
+        let owner = self.redirect().map_or(link, |redirect| redirect.owner);
+        is_kept.then(|| (owner, self.domain, self.key.clone()))
+    }
+
+    /// Whether the owner may answer it by REDIRECT.
+    pub(crate) fn may_be_redirected(&self) -> bool {
+        self.route == Route::Open && self.state == PullState::Asked && !self.is_for_parts()
+    }
+
     /// Lets the request name a version that this node has, and holds for it.
     pub(crate) fn holding(self, held: Option<Held>) -> Pull {
         Pull { is_conditional: held.is_some(), held, ..self }
@@ -226,8 +260,13 @@ impl Pull {
 
     /// Returns what its fetches ask for.
     pub(crate) fn wanted(&self) -> Wanted {
-        let Pull { domain, key, select, excerpt, .. } = self;
-        Wanted { domain: *domain, key: key.clone(), select: *select, excerpt: excerpt.clone() }
+        let Pull { domain, key, select, excerpt, route, .. } = self;
+        Wanted { domain: *domain, key: key.clone(), select: *select, excerpt: excerpt.clone(), route: route.clone() }
+    }
+
+    /// Whether every fetch of the same is answered by it: the owner has said for each of them which publication it is.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.redirect().is_some()
     }
 
     /// Adds a fetch of the same. It is answered with the others if the peer is not asked yet, and after them if it is and
@@ -370,6 +409,9 @@ impl Pull {
         }
         if !self.select.takes(header.version) {
             return Err(format!("the header has {}, asked was {}", header.version, self.select));
+        }
+        if self.redirect().is_some_and(|redirect| header.identity != Some(redirect.identity)) {
+            return Err("the header has another publication than the one that the owner has named".to_owned());
         }
         Ok(Some(meta.clone()))
     }

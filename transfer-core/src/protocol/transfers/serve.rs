@@ -1,6 +1,7 @@
 //! A request of a peer.
 
 use crate::protocol::ids::{BlobId, CopyId};
+use crate::protocol::relays::Spreading;
 use crate::protocol::tenant::Tenant;
 use crate::tensor::{Excerpt, Key, Retention, Version};
 use crate::time::Time;
@@ -45,6 +46,22 @@ pub(crate) struct Serve {
     is_gathered: bool,
     /// What is sent is the delta of the version.
     sends_delta: bool,
+    spreading: Spread,
+}
+
+/// How the request takes part in the spreading of its version.
+#[derive(Clone, PartialEq, Eq)]
+enum Spread {
+    /// It does not, so far.
+    Not,
+    /// It has to be answered from here.
+    Direct,
+    /// It waits for the digest of the version, and then goes to another node.
+    Proving,
+    /// It counts as one that is answered from here.
+    Counted,
+    /// It is for this publication of another node. Once that is here: whether deltas of it may follow.
+    Relay(Spreading, NonZeroU64, bool),
 }
 
 /// How far the part that is asked for is cut out of its version, if that is done before it is sent.
@@ -91,7 +108,67 @@ impl Serve {
             is_packed: false,
             is_gathered: false,
             sends_delta: false,
+            spreading: Spread::Not,
         }
+    }
+
+    /// Notes whether the request has to be answered from here.
+    pub(crate) fn directly(self, direct: bool) -> Serve {
+        Serve { spreading: if direct { Spread::Direct } else { Spread::Not }, ..self }
+    }
+
+    /// Makes it a request for this publication of another node.
+    pub(crate) fn relaying(self, of: Spreading, identity: NonZeroU64) -> Serve {
+        Serve { spreading: Spread::Relay(of, identity, false), ..self }
+    }
+
+    /// Returns the publication of another node that it is for.
+    pub(crate) fn relays(&self) -> Option<(&Spreading, NonZeroU64)> {
+        match &self.spreading {
+            Spread::Relay(of, identity, _) => Some((of, *identity)),
+            _ => None,
+        }
+    }
+
+    /// Notes whether deltas may follow of the publication of another node that it is for.
+    pub(crate) fn pass_on(&mut self, follow: bool) {
+        if let Spread::Relay(_, _, deltas_follow) = &mut self.spreading {
+            *deltas_follow = follow;
+        }
+    }
+
+    /// Whether deltas of the publication may follow of another node that it is for.
+    fn passes_on_deltas(&self) -> bool {
+        matches!(self.spreading, Spread::Relay(_, _, true))
+    }
+
+    /// Whether the request has to be answered from here.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.spreading == Spread::Direct
+    }
+
+    /// Lets the request wait for the digest of its version.
+    pub(crate) fn prove(&mut self) {
+        self.spreading = Spread::Proving;
+    }
+
+    /// Notes that the digest of this version is made. Returns whether the request has waited for it.
+    pub(crate) fn has_proof(&mut self, blob: BlobId) -> bool {
+        let waited = self.spreading == Spread::Proving && self.blob == Some(blob);
+        if waited {
+            self.spreading = Spread::Not;
+        }
+        waited
+    }
+
+    /// Lets the request count as one that is answered from here.
+    pub(crate) fn count(&mut self) {
+        self.spreading = Spread::Counted;
+    }
+
+    /// Whether the request counts as one that is answered from here.
+    pub(crate) fn is_counted(&self) -> bool {
+        self.spreading == Spread::Counted
     }
 
     /// Notes which version the peer has already.
@@ -245,7 +322,8 @@ impl Serve {
 
     /// Returns the version that waits for a slot, or `None` if the request does not wait for one.
     pub(crate) fn waits_for_slot(&self) -> Option<BlobId> {
-        self.blob.filter(|_| !self.writing && !self.sharing && self.copying().is_none() && self.slot.is_none())
+        let waits = !self.writing && !self.sharing && self.copying().is_none() && self.spreading != Spread::Proving;
+        self.blob.filter(|_| waits && self.slot.is_none())
     }
 
     /// Takes the slot that the peer has granted.
@@ -266,9 +344,10 @@ impl Serve {
         index: u32,
         slot: &SlotGrant,
         (version, identity): (Version, Option<NonZeroU64>),
-        deltas_follow: bool,
+        (deltas_follow, spreads): (bool, bool),
         body_len: u64,
     ) -> Header {
+        let identity = self.relays().map_or(identity, |(_, identity)| Some(identity));
         Header {
             slot: slot.number,
             index,
@@ -281,8 +360,9 @@ impl Serve {
             retention: Retention::default(),
             packed: self.is_packed(),
             identity: identity.filter(|_| !self.is_gathered),
-            deltas_follow: deltas_follow && !self.is_of_parts(),
+            deltas_follow: (deltas_follow || self.passes_on_deltas()) && !self.is_of_parts(),
             is_delta: self.sends_delta,
+            spreads: (spreads || self.relays().is_some()) && !self.is_of_parts(),
         }
     }
 
@@ -302,6 +382,7 @@ impl Serve {
         match (self.writing, self.blob, &self.slot) {
             (true, _, _) => "Writing",
             (false, Some(_), _) if self.sharing => "Sharing",
+            (false, Some(_), _) if self.spreading == Spread::Proving => "Proving",
             (false, Some(_), _) if self.number_in_line().is_some() || self.copying().is_some() => "Copying",
             (false, Some(_), _) => "Described",
             (false, None, None) => "Waiting",

@@ -85,6 +85,7 @@ fn pull_checks_a_landed_header_against_the_request() {
         packed: false,
         deltas_follow: false,
         is_delta: false,
+        spreads: false,
         identity: None,
     };
     let check = |transfers: &Transfers, header| transfers.pull(LINK, id).unwrap().check_landing(id, &header);

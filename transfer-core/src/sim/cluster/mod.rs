@@ -11,6 +11,7 @@
 //! - `peering`: how links are made.
 //! - `into`: fetches into the memory of workers.
 //! - `disk`: the ends of writes and reads of disks. `deltas`: deltas that are applied.
+//! - `spreads`: digests of versions that spread through their readers, and damage on their way.
 //! - `end`: the checks after all workers have gone.
 //! - `references`: which node keeps which segment of a peer.
 //! - `tally`: what a schedule has done.
@@ -33,6 +34,7 @@ mod peering;
 mod references;
 mod rosters;
 mod script;
+mod spreads;
 mod tally;
 mod worker;
 
@@ -40,6 +42,7 @@ use super::{Endpoint, MemoryId, SimDisk, SimFabric, SimMemory, World};
 use crate::drive::Driver;
 use crate::fabric::{Fabric, LinkId};
 use crate::memory::{LocalSlice, RailKeys, SegmentId};
+use crate::plan::GatherList;
 use crate::protocol::{Action, Broken, BufferAsk, Control, DirectoryRequest, HostAction, Node, NodeConfig, Tenant};
 use crate::rails::{self, MultiRail, RailsConfig};
 use crate::tensor::{Name, Version};
@@ -92,6 +95,8 @@ pub(crate) struct Play {
     pub(crate) rosters: bool,
     /// Pushes have deltas.
     pub(crate) deltas: bool,
+    /// Many nodes, and versions that spread through their readers.
+    pub(crate) spreads: bool,
 }
 
 impl Play {
@@ -110,6 +115,7 @@ impl Play {
         into: false,
         rosters: false,
         deltas: false,
+        spreads: false,
     };
 }
 
@@ -154,6 +160,8 @@ enum Happening {
     Disk(usize, Done),
     /// A node applies a delta.
     Apply(usize, Apply),
+    /// A node has computed a digest of these ranges, with this tag.
+    Digest(usize, GatherList, u64),
 }
 
 /// A sidecar.
@@ -405,6 +413,7 @@ impl Cluster {
             Happening::Redial(node) => self.redial(node),
             Happening::Disk(node, done) => self.disk_done(node, done),
             Happening::Apply(node, apply) => return self.apply(node, apply),
+            Happening::Digest(node, of, tag) => self.digest(node, &of, tag),
         }
         Ok(())
     }
@@ -500,6 +509,10 @@ impl Cluster {
             }
             HostAction::Apply { base, delta, to, tag, .. } => {
                 self.apply_later(node, Apply { base, delta, to, tag });
+                Ok(())
+            }
+            HostAction::Digest { of, tag } => {
+                self.digest_later(node, of, tag);
                 Ok(())
             }
             HostAction::SpillWrite { id, from, .. } => {

@@ -36,7 +36,7 @@ pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
         Some(_) => false,
         None => seed.is_multiple_of(3),
     };
-    conditions.references = wanted && !play.tight && !play.rails;
+    conditions.references = wanted && !play.tight && !play.rails && !play.spreads;
     if play.rails {
         let limits = &mut conditions.capabilities;
         limits.receive_slots = inner_slots(limits.receive_slots, RailKeys::MAX_RAILS);
@@ -56,9 +56,10 @@ pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
         sizes.push(0);
     }
     sizes.sort_unstable();
-    let node_count = rng.random_range(2..4);
+    let node_count = if play.spreads { rng.random_range(4..8) } else { rng.random_range(2..4) };
     let worker_count = if play.tight { node_count } else { rng.random_range(2..=node_count * 3) };
-    let key_count = if play.tight { rng.random_range(4..16) } else { rng.random_range(1..8) };
+    let key_count =
+        if play.tight { rng.random_range(4..16) } else { rng.random_range(1..if play.spreads { 2 } else { 8 }) };
     let mut c = Cluster {
         world,
         rng: rng.clone(),
@@ -92,6 +93,10 @@ pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
         config.rules = Rules::but(play.broken);
         config.spill = play.spill.then_some(SPILL);
         config.watch_all = c.rng.random();
+        if play.spreads {
+            (config.fan_out, config.spreads_from) = ([1, 1, 2][c.rng.random_range(0..3)], 1);
+            config.base_bytes = [0, 4 << 30, 4 << 30][c.rng.random_range(0..3)];
+        }
         if play.rosters {
             let most = c.rng.random_range(1..4);
             // What has no room at the next home is lost.

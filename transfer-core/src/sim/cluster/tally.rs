@@ -38,6 +38,9 @@ pub(crate) struct Tally {
     pub(crate) restarts: u64,
     /// Deltas that were applied.
     pub(crate) deltas: u64,
+    /// Versions that came from other nodes than their owner, and those of them that were damaged.
+    pub(crate) relayed: u64,
+    pub(crate) damaged: u64,
     /// Versions that were written to disk, and reads of them.
     pub(crate) spilled: u64,
     pub(crate) read_back: u64,
@@ -71,6 +74,8 @@ impl Tally {
         self.rails_lost += other.rails_lost;
         self.restarts += other.restarts;
         self.deltas += other.deltas;
+        self.relayed += other.relayed;
+        self.damaged += other.damaged;
         self.spilled += other.spilled;
         self.read_back += other.read_back;
         for (sum, n) in self.failures.iter_mut().zip(other.failures) {

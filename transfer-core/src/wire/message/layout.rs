@@ -1,7 +1,7 @@
 //! The bytes of a control message.
 //!
 //! ```text
-//! offset  0  layout version  u8    15
+//! offset  0  layout version  u8    16
 //!         1  kind            u8
 //!         2  length          u16   of the whole message
 //!         4  credits         u16   receive slots that the sender of this message gives back
@@ -11,7 +11,9 @@
 //!        16  body            the layout depends on the kind
 //! ```
 
-use super::{Body, LAYOUT_VERSION, MAX_MESSAGE_BYTES, MAX_SLOTS_PER_MESSAGE, Message, NameRef, Recall, Role};
+use super::{
+    Body, LAYOUT_VERSION, MAX_MESSAGE_BYTES, MAX_SLOTS_PER_MESSAGE, MAX_SOURCES, Message, NameRef, Recall, Role,
+};
 use crate::fabric::AtomicOp;
 use crate::memory::RemoteSlice;
 use crate::op::{Failure, FailureCode};
@@ -77,11 +79,11 @@ impl Message {
                 write_name(&mut w, *name);
                 w.text(text.as_str());
             }
-            Body::TensorRequest { key, tenant, select, metadata_id, excerpt, slot, held, trace } => {
+            Body::TensorRequest { key, tenant, select, metadata_id, excerpt, slot, held, direct, trace } => {
                 write_name(&mut w, *key);
                 write_name(&mut w, *tenant);
                 let (kind, version) = select_parts(*select);
-                w.u8(kind).u8(u8::from(slot.is_some()) | u8::from(held.is_some()) << 1);
+                w.u8(kind).u8(u8::from(slot.is_some()) | u8::from(held.is_some()) << 1 | u8::from(*direct) << 2);
                 excerpt::write_head(&mut w, excerpt.as_deref());
                 w.u32(*metadata_id).u64(version);
                 if let Some(slot) = slot {
@@ -98,6 +100,18 @@ impl Message {
             }
             Body::Delta { version, metadata_id, len, meta } => {
                 w.u64(version.0).u32(*metadata_id).u64(*len).meta(meta);
+            }
+            Body::Redirect { version, identity, digest, sources, meta } => {
+                w.u64(version.0).u64(identity.get()).raw(digest);
+                sources.iter().for_each(|source| write_name(&mut w, *source));
+                w.meta(meta);
+            }
+            Body::RelayRequest { key, tenant, owner, incarnation, identity, trace } => {
+                for n in [key, tenant, owner] {
+                    write_name(&mut w, *n);
+                }
+                w.u64(*incarnation).u64(identity.get());
+                TraceContext::write_last(*trace, &mut w);
             }
             Body::TensorReRequest { slot } | Body::BufferIdle { slot } => slot.write(&mut w),
             Body::ErrorStatus(failure) => {
@@ -194,7 +208,7 @@ impl Message {
             return Err(WireError::Value {
                 what: "layout version of a control message",
                 value: u64::from(version),
-                expected: "15",
+                expected: "16",
             });
         }
         let kind = r.u8()?;
@@ -228,11 +242,11 @@ impl Message {
             2 => {
                 let (key, tenant) = (read_name(r)?, read_name(r)?);
                 let (kind, follows) = (r.u8()?, r.u8()?);
-                if follows > 3 {
+                if follows > 7 {
                     return Err(WireError::Value {
                         what: "what follows a TENSOR_REQUEST",
                         value: u64::from(follows),
-                        expected: "1 for a slot, 2 for an identity, 3 for both, 0 for neither",
+                        expected: "0 to 7: 1 for a slot, 2 for an identity, 4 if the owner has to answer itself",
                     });
                 }
                 let head = excerpt::read_head(r)?;
@@ -242,7 +256,17 @@ impl Message {
                 let held = if follows & 2 != 0 { Some(read_identity(r)?) } else { None };
                 let excerpt = excerpt::read_part(head, r)?;
                 let trace = TraceContext::read_last(r)?;
-                Body::TensorRequest { key, tenant, select, metadata_id, excerpt, slot, held, trace }
+                Body::TensorRequest {
+                    key,
+                    tenant,
+                    select,
+                    metadata_id,
+                    excerpt,
+                    slot,
+                    held,
+                    direct: follows & 4 != 0,
+                    trace,
+                }
             }
             3 => Body::MetaDataUpdate { version: Version(r.u64()?), metadata_id: r.u32()?, meta: r.meta()? },
             4 => Body::TensorReRequest { slot: SlotGrant::read(r)? },
@@ -324,11 +348,29 @@ impl Message {
                 let (version, metadata_id, len) = (Version(r.u64()?), r.u32()?, r.u64()?);
                 Body::Delta { version, metadata_id, len, meta: r.meta()? }
             }
+            33 => {
+                let (version, identity) = (Version(r.u64()?), read_identity(r)?);
+                let mut digest = [0; 16];
+                digest.copy_from_slice(r.raw(16)?);
+                let mut sources = [NameRef { id: 0, generation: 0 }; MAX_SOURCES];
+                for source in &mut sources {
+                    *source = read_name(r)?;
+                }
+                Body::Redirect { version, identity, digest, sources, meta: r.meta()? }
+            }
+            34 => Body::RelayRequest {
+                key: read_name(r)?,
+                tenant: read_name(r)?,
+                owner: read_name(r)?,
+                incarnation: r.u64()?,
+                identity: read_identity(r)?,
+                trace: TraceContext::read_last(r)?,
+            },
             n => {
                 return Err(WireError::Value {
                     what: "kind of a control message",
                     value: u64::from(n),
-                    expected: "1 to 32",
+                    expected: "1 to 34",
                 });
             }
         })
@@ -432,6 +474,7 @@ mod tests {
             excerpt: Some(Box::new(excerpt)),
             slot: Some(slot(4)),
             held: NonZeroU64::new(6),
+            direct: true,
             trace: TraceContext::new([7; 16], [8; 8], 1).ok(),
         });
         let others = vec![
@@ -444,9 +487,25 @@ mod tests {
                 excerpt: None,
                 slot: Some(slot(4)),
                 held: None,
+                direct: false,
                 trace: None,
             },
             Body::MetaDataUpdate { version: Version(1), metadata_id: 2, meta: meta.clone() },
+            Body::Redirect {
+                version: Version(904),
+                identity: NonZeroU64::MAX,
+                digest: [5; 16],
+                sources: [name; MAX_SOURCES],
+                meta: meta.clone(),
+            },
+            Body::RelayRequest {
+                key: name,
+                tenant: name,
+                owner: name,
+                incarnation: 6,
+                identity: NonZeroU64::MIN,
+                trace: TraceContext::new([7; 16], [8; 8], 1).ok(),
+            },
             Body::Delta { version: Version(903), metadata_id: 4, len: 5, meta: meta.clone() },
             Body::TensorReRequest { slot: slot(1) },
             Body::TensorReRequest { slot: apart(1, &[4096]) },

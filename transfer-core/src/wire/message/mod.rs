@@ -19,13 +19,16 @@ use crate::trace::TraceContext;
 use std::num::NonZeroU64;
 
 /// The version of the layout. A peer with another version is refused when it connects.
-pub const LAYOUT_VERSION: u8 = 15;
+pub const LAYOUT_VERSION: u8 = 16;
 
 /// The largest length of a message, in bytes. Every fabric can send this much in one message.
 pub const MAX_MESSAGE_BYTES: usize = crate::fabric::Capabilities::MIN_MESSAGE_BYTES;
 
 /// The largest number of slots in one [`Body::BufferResponse`].
 pub const MAX_SLOTS_PER_MESSAGE: usize = 10;
+
+/// The number of nodes that one [`Body::Redirect`] names.
+pub const MAX_SOURCES: usize = 3;
 
 /// The number and generation of a name in the sender's table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -127,6 +130,8 @@ pub enum Body {
         /// The identity of the version that this side has already. If it is still the one that is asked for, the owner says
         /// so by UNCHANGED and sends nothing.
         held: Option<NonZeroU64>,
+        /// Whether the owner has to answer itself, and not by REDIRECT.
+        direct: bool,
         /// The trace context of the fetch that asks, if it has one.
         trace: Option<TraceContext>,
     },
@@ -247,6 +252,34 @@ pub enum Body {
         len: u64,
         /// The description.
         meta: TensorMeta,
+    },
+    /// Pull: the version that is asked for is this one, and the nodes with these names have it or are receiving it.
+    Redirect {
+        /// The version.
+        version: Version,
+        /// The owner's number of this publication.
+        identity: NonZeroU64,
+        /// The digest of all that is sent of it: XXH3 with 128 bits, the highest byte first.
+        digest: [u8; 16],
+        /// The nodes, in the order in which they are to be asked. One that is named twice is asked once.
+        sources: [NameRef; MAX_SOURCES],
+        /// The description.
+        meta: TensorMeta,
+    },
+    /// Pull: requests, of a node that does not own the key, a version that it has or is receiving.
+    RelayRequest {
+        /// The key.
+        key: NameRef,
+        /// The tenant whose workers will read the version.
+        tenant: NameRef,
+        /// The node that owns the key.
+        owner: NameRef,
+        /// That node's incarnation.
+        incarnation: u64,
+        /// Its number of the publication, as its REDIRECT has it.
+        identity: NonZeroU64,
+        /// The trace context of the fetch that asks, if it has one.
+        trace: Option<TraceContext>,
     },
     /// Counter: asks for the counter with this name, and whether this side may operate on its word directly.
     CounterOpen {
@@ -370,6 +403,8 @@ impl Body {
             Body::RosterAsk { .. } => 30,
             Body::RosterAnswer(_) => 31,
             Body::Delta { .. } => 32,
+            Body::Redirect { .. } => 33,
+            Body::RelayRequest { .. } => 34,
         }
     }
 
@@ -409,6 +444,8 @@ impl Body {
             Body::RosterAsk { .. } => "ROSTER_ASK",
             Body::RosterAnswer(_) => "ROSTER_ANSWER",
             Body::Delta { .. } => "DELTA",
+            Body::Redirect { .. } => "REDIRECT",
+            Body::RelayRequest { .. } => "RELAY_REQUEST",
         }
     }
 }

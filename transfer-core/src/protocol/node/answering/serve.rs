@@ -35,6 +35,7 @@ impl Answering<'_> {
     pub(in crate::protocol::node) fn end_serve(&mut self, now: Time, link: LinkId, index: u32, failure: Failure) {
         if let Some(serve) = self.transfers.end_serve(link, index) {
             self.serve_ended(now, link, &serve, false);
+            self.spread_ended(link, index, &serve);
         }
         sending!(self).send(link, Role::Pull, index, Body::ErrorStatus(failure));
     }
@@ -51,7 +52,7 @@ impl Answering<'_> {
         mut select: Select,
         metadata_id: u32,
         excerpt: Option<Box<Excerpt>>,
-        (slot, held): (Option<SlotGrant>, Option<NonZeroU64>),
+        (slot, held, direct): (Option<SlotGrant>, Option<NonZeroU64>, bool),
         trace: Option<TraceContext>,
     ) {
         let key = match self.links.look_up(link, name) {
@@ -69,7 +70,7 @@ impl Answering<'_> {
             return sending!(self).send(link, Role::Pull, index, Body::ErrorStatus(failure));
         }
         let serve = Serve::new(now, (key.clone(), name.id), reader, (metadata_id, excerpt), slot, trace);
-        self.transfers.begin_serve(link, index, serve.holding(held));
+        self.transfers.begin_serve(link, index, serve.holding(held).directly(direct));
         match record_id.filter(|id| self.keys.record(*id).is_some_and(Record::is_owned)) {
             Some(record) => {
                 self.keys.wait(record, Waiter::Remote(link, index), select);
@@ -143,6 +144,7 @@ impl Answering<'_> {
             true if is_part => self.answer_published(link, index),
             true => self.copy_for_peer(now, link, index),
             false if self.serve_by_reference(now, link, index) => {}
+            false if self.spreads(now, (link, index), blob, false) => {}
             false => self.answer_published(link, index),
         }
     }
@@ -213,7 +215,9 @@ impl Answering<'_> {
         let (version, origin) = (b.version, b.trace());
         // What is sent may be a copy of the version, or of a part of it.
         let identity = serve.fetching().and_then(|published| self.keys.identity_of(published));
-        let header = serve.header(index, &slot, (version, identity), b.deltas_follow(), sent_bytes(serve, b));
+        let spreads = serve.fetching().is_some_and(|published| self.keys.has_spread(published));
+        let follow = (b.deltas_follow(), spreads);
+        let header = serve.header(index, &slot, (version, identity), follow, sent_bytes(serve, b));
         let body = match b.delta().filter(|_| serve.sends_delta()) {
             Some(delta) => smallvec![delta],
             None => self.keys.body_of(blob, serve.part()),
@@ -232,6 +236,7 @@ impl Answering<'_> {
                 self.forget_remote_waiter(link, index, serve.key());
             }
             self.serve_ended(now, link, &serve, false);
+            self.spread_ended(link, index, &serve);
         }
         sending!(self).send(link, Role::Pull, index, Body::Cancelled);
     }
@@ -249,6 +254,9 @@ impl Answering<'_> {
                 let waited = Duration::from_micros(serve.waited_us.into());
                 let took = now.since(serve.since).saturating_sub(waited);
                 self.meters.served(path, bytes, bytes * copies, took);
+                if serve.relays().is_some() {
+                    self.meters.relayed(bytes);
+                }
                 let report = Report {
                     fabric,
                     bytes,
@@ -269,11 +277,12 @@ impl Answering<'_> {
                 );
             }
             self.serve_ended(now, link, &serve, !serve.is_cancelled());
+            self.spread_ended(link, index, &serve);
         }
     }
 
     /// Releases what an ended request holds. The request counts as a fetch if it went `well`.
-    fn serve_ended(&mut self, now: Time, link: LinkId, serve: &Serve, well: bool) {
+    pub(super) fn serve_ended(&mut self, now: Time, link: LinkId, serve: &Serve, well: bool) {
         if let Some(blob) = serve.fetching() {
             self.fetch_of_ends(now, serve.key(), blob, well);
         }
@@ -298,5 +307,6 @@ impl Answering<'_> {
             self.forget_remote_waiter(link, index, serve.key());
         }
         self.serve_ended(now, link, serve, false);
+        self.spread_ended(link, index, serve);
     }
 }

@@ -22,7 +22,7 @@ impl Node {
                     sending!(self).violation(link, &what);
                 }
             }
-            Body::TensorRequest { key, tenant, select, metadata_id, excerpt, slot, held, trace } => {
+            Body::TensorRequest { key, tenant, select, metadata_id, excerpt, slot, held, direct, trace } => {
                 answering!(self).tensor_request(
                     now,
                     link,
@@ -32,7 +32,7 @@ impl Node {
                     select,
                     metadata_id,
                     excerpt,
-                    (slot, held),
+                    (slot, held, direct),
                     trace,
                 );
             }
@@ -108,6 +108,13 @@ impl Node {
             Body::Unchanged { version } => fetching!(self).pull_unchanged(now, link, index, version),
             Body::Delta { version, metadata_id, len, meta } => {
                 fetching!(self).delta_described(now, link, index, version, metadata_id, len, meta);
+            }
+            Body::Redirect { version, identity, digest, sources, meta } => {
+                fetching!(self).pull_redirected(now, link, index, (version, identity), digest, sources, meta);
+            }
+            Body::RelayRequest { key, tenant, owner, incarnation, identity, trace } => {
+                let names = [key, tenant, owner];
+                answering!(self).relay_request(now, link, index, names, incarnation, identity, trace);
             }
             Body::Behind { newest } => pull_slots!(self).pull_behind(link, index, newest),
         }

@@ -4,6 +4,7 @@ use crate::fabric::LinkId;
 use crate::memory::{LocalSlice, RemoteSlice};
 use crate::protocol::landing::{GrantTag, Granted, LandedTensor, Revoked, SlotUser};
 use crate::protocol::node::Node;
+use crate::protocol::rules::Broken;
 use crate::time::Time;
 use crate::wire::landing::HEADER_BYTES;
 use crate::wire::message::{Body, Role};
@@ -27,6 +28,7 @@ impl Node {
             return;
         }
         let checked = self.landing.check(link, value, header).and_then(|(slot, key, user, header)| {
+            let is_early = self.config.rules.breaks(Broken::RelaysBeforeRevoke) && self.spreads(link, user);
             let meta = match user {
                 SlotUser::Pull(id) => {
                     let pull = self.transfers.pull(link, id).ok_or("the slot's request is gone")?;
@@ -35,12 +37,24 @@ impl Node {
                 SlotUser::Flow(flow, _) => self.landing.check_flow((link, flow), &header)?,
                 SlotUser::Nobody => None,
             };
-            Ok(((slot, key), meta.map(|meta| LandedTensor { header, meta, copied, trace: None })))
+            Ok(((slot, key), meta.map(|meta| LandedTensor { header, meta, copied, trace: None }), is_early))
         });
         match checked {
-            Ok((slot, landed)) => self.landing.landed(self.common.latest, link, slot, landed, &mut self.actions),
+            Ok((slot, landed, is_early)) => {
+                self.landing.landed(self.common.latest, link, slot, landed, &mut self.actions);
+                if is_early {
+                    self.revoked(self.common.latest, link, GrantTag::from_u64(slot.0.to_u64()));
+                }
+            }
             Err(what) => sending!(self).violation(link, &what),
         }
+    }
+
+    /// Whether a slot is for a version that does not come from its owner, or that is awaited by other nodes.
+    fn spreads(&self, link: LinkId, user: SlotUser) -> bool {
+        let SlotUser::Pull(id) = user else { return false };
+        let Some(pull) = self.transfers.pull(link, id) else { return false };
+        pull.redirect().is_some() || pull.spreading(link).is_some_and(|of| self.relays.is_awaited(&of))
     }
 
     pub(in crate::protocol::node) fn granted(&mut self, now: Time, link: LinkId, tag: GrantTag, remote: RemoteSlice) {

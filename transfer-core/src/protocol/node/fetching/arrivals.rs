@@ -55,15 +55,25 @@ impl Fetching<'_> {
         if header.is_delta {
             return self.delta_landed(link, id, slot, LandedTensor { header, meta, copied, trace }, carried);
         }
+        let bytes = meta.len_bytes();
+        if self.transfers.pull(link, id).is_some_and(|p| p.redirect().is_some()) {
+            let Some(slot) = self.landing.take_slot(link, slot) else { return };
+            self.links.carried_in(link, bytes);
+            let Some(mut slice) = self.landing.slice(slot.domain, &slot.range) else { return };
+            (slice.offset, slice.len) = (slice.offset + HEADER_BYTES, bytes);
+            let blob = Blob::new(slice, meta, slot.domain, Source::Pool(Box::new(slot.range)));
+            return self.prove_relayed(link, id, blob, header, copied);
+        }
         let (Some(pull), Some(slot)) = (self.transfers.end_pull(link, id), self.landing.take_slot(link, slot)) else {
             return;
         };
-        let bytes = meta.len_bytes();
         self.links.carried_in(link, bytes);
         if let Some(arena) = pull.opened_memory() {
             self.landing.free(slot.domain, slot.range);
             memory!(self).close_range(arena);
-            return self.landed_in_place(now, link, pull, (header.version, bytes), &carried);
+            let of = pull.spreading(link);
+            self.landed_in_place(now, link, pull, (header.version, bytes), &carried);
+            return of.iter().for_each(|of| answering!(self).relay_all(now, of, None));
         }
         let Some(mut slice) = self.landing.slice(slot.domain, &slot.range) else { return };
         slice.offset += HEADER_BYTES;
@@ -73,18 +83,27 @@ impl Fetching<'_> {
     }
 
     /// Gives a version that has come to the fetches of its request, and asks again for those that have come since.
-    pub(super) fn came(
+    pub(super) fn came(&mut self, now: Time, link: LinkId, pull: Pull, blob: Blob, header: &Header, carried: Carried) {
+        let blob = self.keys.insert(blob.at(header.version, pull.origin_of(header.version)));
+        self.came_as(now, link, pull, blob, header, carried);
+    }
+
+    /// As [`came`](Fetching::came), for a version that readers can reach already, to which the caller has a reference.
+    pub(super) fn came_as(
         &mut self,
         now: Time,
         link: LinkId,
         mut pull: Pull,
-        blob: Blob,
+        blob: BlobId,
         header: &Header,
         carried: Carried,
     ) {
-        let blob = self.keys.insert(blob.at(header.version, pull.origin_of(header.version)));
         let held = header.identity.map(|identity| Held { blob, identity });
-        self.keep_base(link, &pull, held.filter(|_| header.deltas_follow));
+        self.keep_base(link, &pull, held, header);
+        let awaited = pull.spreading(link).filter(|of| self.relays.is_awaited(of));
+        if let Some(of) = &awaited {
+            answering!(self).relay_all(now, of, held.map(|held| (held, header.deltas_follow)));
+        }
         let (mut readers, mut next) = pull.take_readers();
         let Some(held) = held else {
             // Fetches of the version are counted: it is for one of them, and the others ask by themselves.
@@ -95,10 +114,13 @@ impl Fetching<'_> {
             for op in next {
                 self.begin_pull(now, link, smallvec![op], pull.wanted(), None, None);
             }
-            return;
+            return awaited.iter().for_each(|of| answering!(self).relay_all(now, of, None));
         };
         self.hand_out(now, link, &pull, readers, blob, Some(carried));
         self.ask_again(now, link, &pull, next, held);
+        drop(pull);
+        // Those that wait for another publication, and now in vain.
+        awaited.iter().for_each(|of| answering!(self).relay_all(now, of, None));
     }
 
     /// Handles the message UNCHANGED: the version is the one that the peer was told of.
@@ -150,7 +172,7 @@ impl Fetching<'_> {
             return sending!(self).send(link, Role::Pull, index, Body::ReleaseReference { lease: referred.lease });
         }
         let is_late = self.landing.has_landed(link, p.slot) || p.opened_memory().is_some();
-        if is_late || !p.takes(version) || p.gathered.is_some() {
+        if is_late || !p.takes(version) || p.gathered.is_some() || p.redirect().is_some() {
             return sending!(self)
                 .violation(link, &format!("BY_REFERENCE for request {index:#x}, which did not ask for it"));
         }
@@ -167,6 +189,9 @@ impl Fetching<'_> {
         }
         if let Some(held) = p.take_held() {
             memory!(self).release(held.blob);
+        }
+        if let Some(of) = p.spreading(link) {
+            answering!(self).relay_all(now, &of, None);
         }
         self.references.begin_reading(slice.segment);
         let blob = self.keys.insert(blob);
@@ -198,21 +223,24 @@ impl Fetching<'_> {
             let (path, report) = match carried.take() {
                 Some(carried) => (carried.path, carried.report(now, pull, &op, bytes, origin)),
                 None => {
-                    self.meters.shares(bytes);
-                    let (queued, waited) = (Duration::ZERO, now.since(op.since));
-                    let (fabric, in_flight) = (FabricKind::Local, Duration::ZERO);
-                    (
-                        PathId::HERE,
-                        Report { fabric, bytes, copied: 0, verified: 0, delta: 0, queued, waited, in_flight, origin },
-                    )
+                    let report = self.shared_report(now, &op, bytes, origin);
+                    (PathId::HERE, report)
                 }
             };
             self.hand_to(now, link, &op, (blob, version, is_part), (path, report));
         }
     }
 
+    /// Counts a fetch that reads what lies here, and returns its report.
+    pub(super) fn shared_report(&mut self, now: Time, op: &Op, bytes: u64, origin: Option<TraceContext>) -> Report {
+        self.meters.shares(bytes);
+        let (queued, waited) = (Duration::ZERO, now.since(op.since));
+        let (fabric, in_flight) = (FabricKind::Local, Duration::ZERO);
+        Report { fabric, bytes, copied: 0, verified: 0, delta: 0, queued, waited, in_flight, origin }
+    }
+
     /// Gives a version to a fetch.
-    fn hand_to(
+    pub(super) fn hand_to(
         &mut self,
         now: Time,
         link: LinkId,

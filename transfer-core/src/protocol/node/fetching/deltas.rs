@@ -23,7 +23,7 @@ use crate::protocol::tenant::Tenant;
 use crate::protocol::transfers::{Held, Pull, PullState, Wanted};
 use crate::tensor::{TensorMeta, Version};
 use crate::time::Time;
-use crate::wire::landing::HEADER_BYTES;
+use crate::wire::landing::{HEADER_BYTES, Header};
 
 impl Node {
     /// Handles the answer to [`HostAction::Apply`].
@@ -37,23 +37,32 @@ impl Fetching<'_> {
     /// Returns the version that a request for this may name, with a reference.
     pub(in crate::protocol::node) fn kept_base(&mut self, link: LinkId, wanted: &Wanted) -> Option<Held> {
         let Wanted { domain, key, excerpt: None, .. } = wanted else { return None };
-        let held = self.bases.find(&(link, *domain, key.clone()))?;
+        let found = self.bases.find(&(link, *domain, key.clone()));
+        let (held, _) = found.filter(|(_, deltas_follow)| *deltas_follow)?;
         self.keys.hold(held.blob).map(|_| held)
     }
 
-    /// Keeps the version that has come last of a key, if deltas of it may follow, and gives up the one before. It is kept only where
-    /// the pool could hold the next one beside it, and the shortest delta.
-    pub(in crate::protocol::node) fn keep_base(&mut self, link: LinkId, pull: &Pull, held: Option<Held>) {
-        if pull.is_for_parts() || pull.gathered.is_some() {
-            return;
-        }
-        let of = (link, pull.domain, pull.key.clone());
+    /// Keeps the version that has come last of a key, if deltas of it may follow or other nodes may ask for it, and gives up the one
+    /// before. It is kept only where the pool could hold the next one beside it, and the shortest delta, and as long as its owner is there.
+    pub(in crate::protocol::node) fn keep_base(
+        &mut self,
+        link: LinkId,
+        pull: &Pull,
+        held: Option<Held>,
+        header: &Header,
+    ) {
+        let Some(of) = pull.spreading(link) else { return };
+        let is_asked_for = header.spreads || self.relays.is_awaited(&of);
+        let is_kept = self.links.get(of.0).is_some() && (header.deltas_follow || is_asked_for);
+        let held = held.filter(|_| is_kept);
         let len = held.and_then(|held| Some(self.keys.blob(held.blob)?.meta.len_bytes()));
         let len = len.filter(|len| self.could_apply(pull.domain, *len, head_bytes(*len)));
         let bytes = len.filter(|_| !self.landing.is_contended(pull.domain)).and_then(padded);
         let bytes = bytes.filter(|bytes| self.bases.may_keep(*bytes));
         let given_up = match held.zip(bytes) {
-            Some((held, bytes)) if self.keys.hold(held.blob).is_some() => self.bases.keep(of, held, bytes),
+            Some((held, bytes)) if self.keys.hold(held.blob).is_some() => {
+                self.bases.keep(of, (held, header.deltas_follow), bytes)
+            }
             _ => self.bases.give_up(&of).into_iter().collect(),
         };
         given_up.into_iter().for_each(|blob| memory!(self).release(blob));

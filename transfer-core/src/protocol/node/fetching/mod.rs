@@ -5,6 +5,7 @@
 //! - `pull`: asks a version's owner for it. `arrivals`: what has come, and for whom.
 //! - `deltas`: versions that come as deltas of ones that are kept here.
 //! - `pool_waiters`: gives freed room to those who wait for it, and takes it from versions that are kept.
+//! - `redirects`: versions that come from other nodes than their owner.
 //! - `gather`: fetches ranges of several versions together, and answers such a request.
 
 mod arrivals;
@@ -13,3 +14,4 @@ mod fetch;
 mod gather;
 mod pool_waiters;
 mod pull;
+mod redirects;

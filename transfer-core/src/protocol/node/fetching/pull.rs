@@ -6,10 +6,11 @@ use crate::op::{Destination, Failure, FailureCode, Otherwise};
 use crate::protocol::ids::{OperationId, PullId};
 use crate::protocol::landing::Want;
 use crate::protocol::node::flows::Fetching;
+use crate::protocol::relays::Route;
 use crate::protocol::rules::Broken;
 use crate::protocol::sessions::{FetchOp, FetchStage, OpKind};
 use crate::protocol::transfers::{Held, OfLink, Pull, PullState, Readers, Wanted};
-use crate::tensor::{Gathered, TensorMeta, Version};
+use crate::tensor::{Gathered, Select, TensorMeta, Version};
 use crate::time::Time;
 use smallvec::smallvec;
 use std::sync::Arc;
@@ -18,24 +19,31 @@ impl Fetching<'_> {
     /// Asks a peer for a version, unless a request for the same is under way: then the fetch waits for that one.
     pub(in crate::protocol::node) fn start_pull(&mut self, now: Time, op_id: OperationId, link: LinkId) {
         let Some(op) = self.sessions.op(op_id) else { return };
-        let OpKind::Fetch(FetchOp { select, ref excerpt, ref gathered, .. }) = op.kind else { return };
-        let (excerpt, gathered) = (excerpt.clone(), gathered.clone());
+        let OpKind::Fetch(FetchOp { select, ref excerpt, ref gathered, ref route, .. }) = op.kind else { return };
+        let (excerpt, gathered, mut route) = (excerpt.clone(), gathered.clone(), route.clone());
+        let is_relayed = route.redirect().is_some();
         let (key, require) = (op.key.clone(), op.require);
         let Some(domain) = self.sessions.tenant_of(op.session) else { return };
         let Some(l) = self.links.get(link) else { return };
-        if let Some(failure) = l.unmet(require.or(self.config.require)) {
-            return answering!(self).fail_op(op_id, failure);
+        let unmet = l.unmet(require.or(self.config.require));
+        match unmet.or_else(|| access!(self).vouched(link, domain).err()) {
+            Some(_) if is_relayed => return self.ask_another(now, op_id),
+            Some(failure) => return answering!(self).fail_op(op_id, failure),
+            None => {}
         }
-        if let Err(failure) = access!(self).vouched(link, domain) {
-            return answering!(self).fail_op(op_id, failure);
+        // A fabric that is required is that of the owner's link, and memory of a worker is no source for others.
+        let is_alone = require.is_some() || op.destination().is_some();
+        if is_alone && !is_relayed {
+            route = Route::Direct;
         }
-        let wanted = Wanted { domain, key, select, excerpt };
+        let select = route.redirect().map_or(select, |redirect| Select::Exactly(redirect.version));
+        let wanted = Wanted { domain, key, select, excerpt, route };
         // A fabric that is required has to carry it for this worker, and memory of a worker is for that one.
-        let may_join = require.is_none() && gathered.is_none() && op.destination().is_none();
+        let may_join = is_relayed || require.is_none() && gathered.is_none() && op.destination().is_none();
         if may_join && self.join_pull(link, op_id, &wanted) {
             return;
         }
-        let held = if may_join { self.kept_base(link, &wanted) } else { None };
+        let held = if may_join && !is_relayed { self.kept_base(link, &wanted) } else { None };
         self.begin_pull(now, link, smallvec![op_id], wanted, gathered, held);
     }
 
@@ -43,7 +51,7 @@ impl Fetching<'_> {
     fn join_pull(&mut self, link: LinkId, op: OperationId, wanted: &Wanted) -> bool {
         let Some(id) = self.transfers.shared_pull(link, wanted) else { return false };
         let Some(p) = self.transfers.pull_mut(link, id) else { return false };
-        let asks_late = !self.config.rules.breaks(Broken::SharesEarlierAnswers);
+        let asks_late = !p.is_settled() && !self.config.rules.breaks(Broken::SharesEarlierAnswers);
         p.join(op, asks_late, |op| self.sessions.op(op).is_some());
         self.sessions.set_fetch_stage(op, FetchStage::Pulling(link, id));
         true
@@ -74,9 +82,10 @@ impl Fetching<'_> {
             );
             return self.fail_readers(&readers, &Failure::new(FailureCode::Busy, text));
         }
-        let Wanted { domain, key, select, excerpt } = wanted;
+        let Wanted { domain, key, select, excerpt, route } = wanted;
+        let stalls_at = self.stalls_at(now, &readers, &route);
         // The length of a part is known only to the owner.
-        let is_whole = excerpt.is_none() && gathered.is_none();
+        let is_whole = excerpt.is_none() && gathered.is_none() && route.redirect().is_none();
         let described = self.links.heard(link, &key).filter(|_| is_whole).cloned();
         let to = readers.first().and_then(|op| self.destination_of(*op));
         // Memory of a worker is opened when the version is there, and then for as short as possible.
@@ -86,7 +95,7 @@ impl Fetching<'_> {
         });
         let speculative = early.as_ref().map_or(0, |(_, _, bytes)| *bytes);
         let pull = Pull::new(now, readers.clone(), (key, select, excerpt), domain, described, speculative);
-        let pull = pull.for_gathered(gathered).holding(held).landing_in(to);
+        let pull = pull.for_gathered(gathered).holding(held).landing_in(to).by(route, stalls_at);
         let Some(pull) = self.transfers.begin_pull(link, pull) else { return };
         for op in readers {
             self.sessions.set_fetch_stage(op, FetchStage::Pulling(link, pull));
@@ -136,7 +145,8 @@ impl Fetching<'_> {
             return;
         }
         let is_late = self.landing.has_landed(link, p.slot) || p.opened_memory().is_some();
-        if is_late || !p.takes(version) || !p.may_be(metadata_id, &meta) {
+        let is_another = p.redirect().is_some_and(|redirect| !redirect.is(version, &meta));
+        if is_late || is_another || !p.takes(version) || !p.may_be(metadata_id, &meta) {
             return sending!(self)
                 .violation(link, &format!("META_DATA_UPDATE for request {index:#x}, which did not ask for it"));
         }
@@ -207,7 +217,8 @@ impl Fetching<'_> {
             return;
         }
         let domain = p.domain;
-        let is_unknown = matches!(p.state, PullState::Preparing | PullState::Applying | PullState::Closing);
+        let is_unknown =
+            matches!(p.state, PullState::Preparing | PullState::Applying | PullState::Proving | PullState::Closing);
         if is_unknown || self.landing.has_landed(link, p.slot) {
             return sending!(self).violation(
                 link,
@@ -228,6 +239,12 @@ impl Fetching<'_> {
             memory!(self).release(held.blob);
         }
         let (readers, next) = p.take_readers();
+        if p.redirect().is_some() {
+            return self.ask_others(now, readers);
+        }
+        if let Some(of) = p.spreading(link) {
+            answering!(self).relay_all(now, &of, None);
+        }
         // Where the other keys are, the directory's answer about one of them does not tell.
         if failure.code == FailureCode::NotOwner && p.gathered.is_none() {
             for op in readers {
@@ -244,12 +261,19 @@ impl Fetching<'_> {
         }
     }
 
-    pub(in crate::protocol::node) fn pull_lost(&mut self, mut pull: Pull, failure: &Failure) {
+    pub(in crate::protocol::node) fn pull_lost(&mut self, now: Time, link: LinkId, mut pull: Pull, failure: &Failure) {
+        self.transfers.no_longer_coming(link, &pull);
         self.landing.settle_speculation(pull.domain, pull.speculative);
         if let Some(held) = pull.take_held() {
             memory!(self).release(held.blob);
         }
         let (readers, next) = pull.take_readers();
+        if pull.redirect().is_some() {
+            return self.ask_others(now, readers);
+        }
+        if let Some(of) = pull.spreading(link) {
+            answering!(self).relay_all(now, &of, None);
+        }
         if !readers.is_empty() {
             // When the peer comes back, the key may have another owner.
             self.keys.forget_location(&pull.key);

@@ -24,6 +24,9 @@ impl Kind for FetchOp {
                     None => "the directory to say who owns the key: nobody has published it yet".to_owned(),
                 }
             }
+            FetchStage::Connecting(node) if self.route.redirect().is_some() => {
+                format!("a link to node {node:?}, to which the owner has sent it")
+            }
             FetchStage::Connecting(node) => format!("a link to node {node:?}, which owns the key"),
             FetchStage::Copying(_) => "a copy out of another tenant's memory or from disk, or room for it".to_owned(),
             FetchStage::Closing(link, _) => {
@@ -36,6 +39,7 @@ impl Kind for FetchOp {
                 let of_delta = delta.as_ref().map_or_else(String::new, |delta| format!(" for {delta}"));
                 match pull.map(|p| p.state) {
                     Some(PullState::WaitingForRoom) => format!("room in the landing pool{of_delta}"),
+                    Some(PullState::Proving) => "a version to be compared with its owner's digest".to_owned(),
                     Some(PullState::Applying) => format!("{} to be applied", delta.as_deref().unwrap_or("a delta")),
                     Some(PullState::Preparing | PullState::Granting) => {
                         format!("a landing slot to be opened{of_delta}")

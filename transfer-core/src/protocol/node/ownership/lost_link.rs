@@ -137,7 +137,7 @@ impl Ownership<'_> {
         } else if let Some(flow) = lost.transfers.take_flow(&mut lost.next.0) {
             pushing!(self).flow_out_lost(&flow, &lost.failure("the link to"));
         } else if let Some(pull) = lost.transfers.take_pull(&mut lost.next.1) {
-            fetching!(self).pull_lost(pull, &lost.failure("the link to"));
+            fetching!(self).pull_lost(now, link, pull, &lost.failure("the link to"));
         } else {
             return None;
         }

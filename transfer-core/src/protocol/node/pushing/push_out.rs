@@ -230,6 +230,7 @@ impl Pushing<'_> {
             identity: None,
             deltas_follow: false,
             is_delta: false,
+            spreads: false,
         };
         let body = b.body();
         sending!(self).post(link, Out::Write(OutWrite { blob, body, slot, header, purpose: Purpose::Push(id) }));

@@ -5,6 +5,7 @@ use crate::fabric::LinkId;
 use crate::protocol::ids::{BlobId, PullId, SlotId};
 use crate::protocol::landing::SlotUser;
 use crate::protocol::node::flows::PullSlots;
+use crate::protocol::relays::Route;
 use crate::protocol::rules::Broken;
 use crate::protocol::tenant::Tenant;
 use crate::protocol::transfers::{Pull, PullState};
@@ -32,19 +33,26 @@ impl PullSlots<'_> {
         let Some(p) = self.transfers.pull_mut(link, pull) else { return };
         p.ask(now);
         let (key, select, excerpt, reader) = (Name::from(p.key.clone()), p.select, p.excerpt.clone(), p.domain);
-        let gathered = p.gathered.clone();
+        let (gathered, route) = (p.gathered.clone(), p.route.clone());
         let (metadata_id, held) = (p.described.as_ref().map_or(0, |(id, _)| *id), p.identity());
         let first = p.readers().iter().find_map(|op| self.sessions.op(*op));
         let trace = first.and_then(|op| access!(self).trace_of(op));
         let tenant = self.config.tenants.name(reader);
         let request = match gathered {
+            None if let Some(redirect) = route.redirect() => {
+                let names = [&key, &tenant, &redirect.owner_name];
+                let [key, tenant, owner] = sending!(self).number(link, names);
+                let (incarnation, identity) = (redirect.incarnation, redirect.identity);
+                Body::RelayRequest { key, tenant, owner, incarnation, identity, trace }
+            }
             Some(gathered) => {
                 let [stem, tenant] = sending!(self).number(link, [gathered.stem(), &tenant]);
                 Body::GatherRequest { stem, tenant, parts: gathered.parts().to_vec(), trace }
             }
             None => {
                 let [key, tenant] = sending!(self).number(link, [&key, &tenant]);
-                Body::TensorRequest { key, tenant, select, metadata_id, excerpt, slot, held, trace }
+                let direct = route == Route::Direct;
+                Body::TensorRequest { key, tenant, select, metadata_id, excerpt, slot, held, direct, trace }
             }
         };
         sending!(self).send(link, Role::Pull, pull.short(), request);
@@ -66,6 +74,7 @@ impl PullSlots<'_> {
             | PullState::WaitingForRoom
             | PullState::Cancelling
             | PullState::Applying
+            | PullState::Proving
             | PullState::Closing => {
                 room!(self).drop_slot(link, slot);
             }
@@ -163,7 +172,7 @@ impl PullSlots<'_> {
                 self.landing.serve_later(domain);
             }
             // What is made is freed once it is made.
-            PullState::Applying => drop(self.transfers.end_pull(link, id)),
+            PullState::Applying | PullState::Proving => drop(self.transfers.end_pull(link, id)),
             PullState::Cancelling | PullState::Closing => {}
         }
     }
