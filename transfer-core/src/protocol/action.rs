@@ -197,6 +197,8 @@ pub enum HostAction {
     Digest {
         /// The ranges.
         of: GatherList,
+        /// Whether it is compared with the digest of an owner, from which the version did not come.
+        is_relayed: bool,
         /// The tag.
         tag: u64,
     },

@@ -359,7 +359,7 @@ impl Pair {
                 let made = self.memories[i].apply(&base, delta, to);
                 self.nodes[i].node.applied(now, tag, made);
             }
-            HostAction::Digest { of, tag } => {
+            HostAction::Digest { of, tag, .. } => {
                 let digest = self.memories[i].digest(&of);
                 self.nodes[i].node.digested(now, tag, digest);
             }

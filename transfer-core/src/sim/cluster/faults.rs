@@ -70,7 +70,7 @@ impl Cluster {
                 Happening::Directory(Letter::To(n, _) | Letter::From(n, _)) if *n == node => {}
                 Happening::Peering(dial) if dial.caller() == node => {}
                 Happening::Calling(call) if call.caller() == node => {}
-                Happening::Disk(n, _) | Happening::Apply(n, _) | Happening::Digest(n, ..) if *n == node => {}
+                Happening::Disk(n, _) | Happening::Apply(n, _) | Happening::Digest(n, _) if *n == node => {}
                 _ => drop(self.agenda.insert(at, what)),
             }
         }

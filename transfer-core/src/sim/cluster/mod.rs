@@ -10,8 +10,7 @@
 //! - `rosters`: sharded states, and the checks of what their rosters say.
 //! - `peering`: how links are made.
 //! - `into`: fetches into the memory of workers.
-//! - `disk`: the ends of writes and reads of disks. `deltas`: deltas that are applied.
-//! - `spreads`: digests of versions that spread through their readers, and damage on their way.
+//! - `disk`: the ends of writes and reads of disks. `deltas`: deltas that are applied. `spreads`: digests of versions, and damage.
 //! - `end`: the checks after all workers have gone.
 //! - `references`: which node keeps which segment of a peer.
 //! - `tally`: what a schedule has done.
@@ -42,7 +41,6 @@ use super::{Endpoint, MemoryId, SimDisk, SimFabric, SimMemory, World};
 use crate::drive::Driver;
 use crate::fabric::{Fabric, LinkId};
 use crate::memory::{LocalSlice, RailKeys, SegmentId};
-use crate::plan::GatherList;
 use crate::protocol::{Action, Broken, BufferAsk, Control, DirectoryRequest, HostAction, Node, NodeConfig, Tenant};
 use crate::rails::{self, MultiRail, RailsConfig};
 use crate::tensor::{Name, Version};
@@ -56,6 +54,7 @@ use disk::Done;
 use peering::Dial;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use spreads::Digested;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 pub(crate) use tally::Tally;
@@ -160,8 +159,8 @@ enum Happening {
     Disk(usize, Done),
     /// A node applies a delta.
     Apply(usize, Apply),
-    /// A node has computed a digest of these ranges, with this tag.
-    Digest(usize, GatherList, u64),
+    /// A node has computed a digest.
+    Digest(usize, Digested),
 }
 
 /// A sidecar.
@@ -413,7 +412,7 @@ impl Cluster {
             Happening::Redial(node) => self.redial(node),
             Happening::Disk(node, done) => self.disk_done(node, done),
             Happening::Apply(node, apply) => return self.apply(node, apply),
-            Happening::Digest(node, of, tag) => self.digest(node, &of, tag),
+            Happening::Digest(node, of) => self.digest(node, of),
         }
         Ok(())
     }
@@ -511,10 +510,7 @@ impl Cluster {
                 self.apply_later(node, Apply { base, delta, to, tag });
                 Ok(())
             }
-            HostAction::Digest { of, tag } => {
-                self.digest_later(node, of, tag);
-                Ok(())
-            }
+            HostAction::Digest { of, is_relayed, tag } => self.digest_later(node, Digested { of, is_relayed, tag }),
             HostAction::SpillWrite { id, from, .. } => {
                 let well = self.play.calm || self.rng.random_range(0..10) > 0;
                 let n = &mut self.nodes[node];

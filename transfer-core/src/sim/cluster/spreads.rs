@@ -8,15 +8,23 @@ use rand::Rng;
 /// The percentage of versions from other nodes than their owner that are damaged.
 const DAMAGED: u32 = 10;
 
+/// A digest that is being computed.
+#[derive(Debug)]
+pub(super) struct Digested {
+    pub(super) of: GatherList,
+    pub(super) is_relayed: bool,
+    pub(super) tag: u64,
+}
+
 impl Cluster {
     /// Computes a digest later.
-    pub(super) fn digest_later(&mut self, node: usize, of: GatherList, tag: u64) {
+    pub(super) fn digest_later(&mut self, node: usize, of: Digested) -> Result<(), String> {
         let at = self.soon();
-        self.later(at, Happening::Digest(node, of, tag));
+        self.later(at, Happening::Digest(node, of));
+        Ok(())
     }
 
-    pub(super) fn digest(&mut self, node: usize, of: &GatherList, tag: u64) {
-        let is_relayed = self.nodes[node].driver.node.proves_relayed(tag);
+    pub(super) fn digest(&mut self, node: usize, Digested { of, is_relayed, tag }: Digested) {
         self.tally.relayed += u64::from(is_relayed);
         let damage = self.rng.random_range(0..100) < DAMAGED && is_relayed && !self.play.calm;
         if let Some(first) = of.first().filter(|first| first.len > 0 && damage) {
@@ -26,7 +34,7 @@ impl Cluster {
             let was = memory.read(at).map_or(0, |bytes| bytes[0]);
             memory.write(at, &[was ^ 0x55]);
         }
-        let digest = self.nodes[node].memory.digest(of);
+        let digest = self.nodes[node].memory.digest(&of);
         let now = self.clock(node);
         self.nodes[node].driver.node.digested(now, tag, digest);
     }

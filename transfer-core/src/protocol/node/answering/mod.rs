@@ -8,7 +8,7 @@
 //! - `copies`: copies what cannot be read where it lies. `copying`: the state of a copy.
 //! - `packing`: packs parts before they are sent. `places`: how many of them a peer has at a time.
 //! - `ending_streams`: fails those who wait for what follows the end of a stream.
-//! - `spreading`: sends nodes to others for a version, and sends on what other nodes own.
+//! - `spreading`: sends nodes to others for a version. `relaying`: sends on what other nodes own.
 //! - `take_back`: takes back a version whose memory its worker wants to write again.
 
 mod by_reference;
@@ -19,6 +19,7 @@ mod ending_streams;
 mod ops;
 mod packing;
 mod places;
+mod relaying;
 mod serve;
 mod spreading;
 mod take_back;

@@ -1,5 +1,6 @@
 //! Pulling, the owner's side: wait until the version is published, then write it into the receiver's slot.
 
+use super::spreading::Spread;
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode, Report};
 use crate::protocol::ids::{BlobId, RecordId};
@@ -149,6 +150,27 @@ impl Answering<'_> {
         }
     }
 
+    /// Answers a request for a version that it holds by the name of another node, or lets it wait for that, if the version spreads.
+    pub(in crate::protocol::node) fn spreads(
+        &mut self,
+        now: Time,
+        (link, index): (LinkId, u32),
+        blob: BlobId,
+        is_decided: bool,
+    ) -> bool {
+        match self.spread((link, index), blob, is_decided) {
+            Spread::Here => return false,
+            Spread::Waits => {}
+            Spread::Elsewhere(body) => {
+                if let Some(serve) = self.transfers.end_serve(link, index) {
+                    self.serve_ended(now, link, &serve, false);
+                }
+                sending!(self).send(link, Role::Pull, index, body);
+            }
+        }
+        true
+    }
+
     /// Sends the version that a request holds, or its description, which asks for a slot.
     pub(in crate::protocol::node) fn answer_published(&mut self, link: LinkId, index: u32) {
         let Some(serve) = self.transfers.serve_mut(link, index) else { return };
@@ -282,7 +304,7 @@ impl Answering<'_> {
     }
 
     /// Releases what an ended request holds. The request counts as a fetch if it went `well`.
-    pub(super) fn serve_ended(&mut self, now: Time, link: LinkId, serve: &Serve, well: bool) {
+    fn serve_ended(&mut self, now: Time, link: LinkId, serve: &Serve, well: bool) {
         if let Some(blob) = serve.fetching() {
             self.fetch_of_ends(now, serve.key(), blob, well);
         }

@@ -9,9 +9,11 @@
 //! - `references`: segments of peers, and the end of references.
 //! - `ping`: round trips to a peer, for an operator.
 //! - `drain`: the node is about to leave.
+//! - `digests`: digests that the host has made.
 //! - `ended`: the recording of transfers.
 
 mod boards;
+mod digests;
 mod directory;
 mod drain;
 mod ended;

@@ -2,6 +2,7 @@
 
 use crate::fabric::LinkId;
 use crate::memory::{LocalSlice, RemoteSlice};
+use crate::protocol::ids::PullId;
 use crate::protocol::landing::{GrantTag, Granted, LandedTensor, Revoked, SlotUser};
 use crate::protocol::node::Node;
 use crate::protocol::rules::Broken;
@@ -28,7 +29,12 @@ impl Node {
             return;
         }
         let checked = self.landing.check(link, value, header).and_then(|(slot, key, user, header)| {
-            let is_early = self.config.rules.breaks(Broken::RelaysBeforeRevoke) && self.spreads(link, user);
+            let is_early = self.config.rules.breaks(Broken::RelaysBeforeRevoke);
+            let spreads = |id: PullId| {
+                let Some(pull) = self.transfers.pull(link, id) else { return false };
+                pull.redirect().is_some() || pull.spreading(link).is_some_and(|of| self.relays.is_awaited(&of))
+            };
+            let is_early = is_early && matches!(user, SlotUser::Pull(id) if spreads(id));
             let meta = match user {
                 SlotUser::Pull(id) => {
                     let pull = self.transfers.pull(link, id).ok_or("the slot's request is gone")?;
@@ -48,13 +54,6 @@ impl Node {
             }
             Err(what) => sending!(self).violation(link, &what),
         }
-    }
-
-    /// Whether a slot is for a version that does not come from its owner, or that is awaited by other nodes.
-    fn spreads(&self, link: LinkId, user: SlotUser) -> bool {
-        let SlotUser::Pull(id) = user else { return false };
-        let Some(pull) = self.transfers.pull(link, id) else { return false };
-        pull.redirect().is_some() || pull.spreading(link).is_some_and(|of| self.relays.is_awaited(&of))
     }
 
     pub(in crate::protocol::node) fn granted(&mut self, now: Time, link: LinkId, tag: GrantTag, remote: RemoteSlice) {

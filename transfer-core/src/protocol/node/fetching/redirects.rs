@@ -168,7 +168,7 @@ impl Fetching<'_> {
         let came = Proof::Came(link, id, blob, Box::new((header, copied)));
         let tag = self.proofs.insert(came).to_u64();
         let of = std::iter::once(slice).filter(|slice: &LocalSlice| slice.len > 0).collect();
-        self.actions.push(HostAction::Digest { of, tag });
+        self.actions.push(HostAction::Digest { of, is_relayed: true, tag });
     }
 
     /// Handles the digest of a version that did not come from its owner.
