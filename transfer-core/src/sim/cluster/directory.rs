@@ -49,6 +49,8 @@ pub(super) enum Letter {
 #[derive(Debug)]
 struct Entered {
     owner: Name,
+    /// Two tenants may have workers of one name. None for keys that nodes own.
+    tenant: Option<Name>,
     node: usize,
     sequence: u64,
     /// The number by which it had been entered for this owner and node before, or 0.
@@ -56,6 +58,10 @@ struct Entered {
 }
 
 impl Entered {
+    fn is_of(&self, key: &Key, owner: &Name, tenant: &Name) -> bool {
+        self.owner == *owner && (key.reserved_for().is_some() || self.tenant.as_ref() == Some(tenant))
+    }
+
     /// Returns the number by which it was first entered for this owner and node.
     fn first_entered(&self) -> u64 {
         if self.earlier > 0 { self.earlier } else { self.sequence }
@@ -140,14 +146,18 @@ impl Directory {
                 let node = names[self.workers[owner.as_str()]].clone();
                 answer.push((from, Heard::claimed(key, Err(ClaimRefused::Owned { owner, node }))));
             }
-            Said::Claim(Claim { key, owner, entered, .. }) => match self.entries.get(key.as_str()) {
-                Some(other) if other.owner != owner && !(1..self.earlier(entered)).contains(&other.earlier) => {
+            Said::Claim(Claim { key, owner, tenant, entered, .. }) => match self.entries.get(key.as_str()) {
+                Some(other)
+                    if !other.is_of(&key, &owner, &tenant) && !(1..self.earlier(entered)).contains(&other.earlier) =>
+                {
                     let refused = ClaimRefused::Owned { owner: other.owner.clone(), node: names[other.node].clone() };
                     answer.push((from, Heard::claimed(key, Err(refused))));
                 }
                 // The same worker has pushed it to another node since.
                 Some(other)
-                    if other.node != from && other.owner == owner && (1..other.first_entered()).contains(&entered) =>
+                    if other.node != from
+                        && other.is_of(&key, &owner, &tenant)
+                        && (1..other.first_entered()).contains(&entered) =>
                 {
                     answer.push((from, Heard::claimed(key.clone(), Ok(entered))));
                     answer.push((from, Heard::News(DirectoryNews::KeyLost { key, owner })));
@@ -158,7 +168,8 @@ impl Directory {
                         answer.push((other.node, Heard::News(DirectoryNews::KeyLost { key, owner })));
                     }
                     self.sequence += 1;
-                    let entry = Entered { owner, node: from, sequence: self.sequence, earlier: entered };
+                    let tenant = key.reserved_for().is_none().then_some(tenant);
+                    let entry = Entered { owner, tenant, node: from, sequence: self.sequence, earlier: entered };
                     self.entries.insert(key.to_string(), entry);
                     answer.push((from, Heard::claimed(key.clone(), Ok(self.sequence))));
                     for node in self.watches.remove(key.as_str()).unwrap_or_default() {
