@@ -16,7 +16,7 @@ const LONG: Duration = Duration::from_secs(60);
 
 /// Eight sidecars, a worker that pushes at the first, and one that reads at each of the others.
 fn cluster() -> (Scene, Worker, Vec<Worker>) {
-    let tcp = ["--listen", "127.0.0.1:0", "--verbs", "off", "--shm", "off"];
+    let tcp = ["--listen", "127.0.0.1:0", "--verbs", "off", "--shm", "off", "--fan-out", "2"];
     let own = [&tcp[..], &["--pool-bytes", "64MiB", "--http-listen", "127.0.0.1:0"]].concat();
     let scene = Scene::exactly(&[&own[..]; READERS + 1]);
     let mut pusher = Worker::of(scene.a(), "pusher").arena_bytes(128 << 20).start();

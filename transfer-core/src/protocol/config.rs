@@ -74,7 +74,7 @@ impl NodeConfig {
             max_names_per_link: 1 << 16,
             max_references: 1 << 16,
             base_bytes: 4 << 30,
-            fan_out: 2,
+            fan_out: 0,
             spreads_from: 4 << 20,
             limits: Limits::default(),
             require: None,

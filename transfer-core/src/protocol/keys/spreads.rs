@@ -115,6 +115,13 @@ impl Keys {
         }
     }
 
+    /// Forgets a request that has waited for a digest, and has ended.
+    pub(crate) fn waits_no_more(&mut self, blob: BlobId, request: (LinkId, u32)) {
+        if let Some(spread) = self.spreads.get_mut(&blob) {
+            spread.waiting.retain(|waiting| *waiting != request);
+        }
+    }
+
     /// Whether nodes were sent to others for a version.
     pub(crate) fn has_spread(&self, blob: BlobId) -> bool {
         self.spreads.get(&blob).is_some_and(|spread| !matches!(spread.proof, Proof::None))

@@ -64,8 +64,10 @@ impl Answering<'_> {
         if let Some((of, _)) = serve.relays() {
             self.relays.forget(of, (link, index));
         }
-        if let Some(blob) = serve.fetching().filter(|_| serve.is_counted()) {
-            self.keys.send_ends(blob, link);
+        let Some(blob) = serve.fetching() else { return };
+        match serve.is_counted() {
+            true => self.keys.send_ends(blob, link),
+            false => self.keys.waits_no_more(blob, (link, index)),
         }
     }
 }

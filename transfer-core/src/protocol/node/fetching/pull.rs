@@ -76,6 +76,9 @@ impl Fetching<'_> {
             if let Some(held) = held {
                 memory!(self).release(held.blob);
             }
+            if wanted.route.redirect().is_some() {
+                return self.ask_others(now, readers);
+            }
             let (peer, under_way) = (self.links.peer_name(link), under_way.map_or(0, |(count, _)| count));
             let text = format!(
                 "{under_way} requests to node {peer:?} are under way or being called off, the limit is {limit}"

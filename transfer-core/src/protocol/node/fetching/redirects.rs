@@ -114,7 +114,10 @@ impl Fetching<'_> {
                 self.meters.asked_again();
                 self.set_route(id, Route::Direct);
                 self.fetch_from(now, id, &to.owner_name);
-                answering!(self).relay_all(now, &(to.owner, domain, key), None);
+                let of = (to.owner, domain, key);
+                // It is sought no longer by this fetch.
+                drop(to);
+                answering!(self).relay_all(now, &of, None);
             }
         }
     }
