@@ -236,6 +236,7 @@ mod push;
 mod request;
 mod session;
 mod sharded;
+mod unique;
 
 pub use batch::{
     BatchBuilder, BatchDecoder, BatchStream, BatchStreamReader, ColumnMut, EncodedBatch, FetchedBatch, FetchedTable,

@@ -5,7 +5,6 @@ use crate::fetch::Tensor;
 use crate::gathered::{DigestPlace, Piece, Pieces};
 use crate::memory::{Frozen, TensorMut};
 use crate::push::Source;
-use std::hash::{BuildHasher, RandomState};
 use transfer_core::tensor::{DType, TensorMeta, TensorName};
 use transfer_core::wire::bundle::BundleTable;
 use transfer_memory::view::{Bytes, Element};
@@ -98,7 +97,7 @@ pub(crate) fn source<'a, N: AsRef<str>, T: Into<BundleTensor<'a>>>(
         }
     }
     // A seed that no other push has.
-    let stamp = RandomState::new().hash_one(0);
+    let stamp = crate::unique::number();
     let table = BundleTable::new(described).map_err(BundleError::from)?.stamped(stamp);
     let metadata = table.to_bytes_before_digests();
     Ok(Source::Pieces(Box::new(Pieces {

@@ -8,7 +8,7 @@ use crate::error::{Error, ShardedError};
 use crate::session::Connection;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
-use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use transfer_core::tensor::Key;
 use transfer_core::wire::bundle::BundleTable;
@@ -78,7 +78,7 @@ fn read(manifest: &Manifest) -> (u64, u64, u64) {
 
 /// A number that nobody else has, with room for a place.
 fn new_instance() -> u64 {
-    RandomState::new().hash_one(0) & !(MAX_KEPT as u64 - 1)
+    crate::unique::number() & !(MAX_KEPT as u64 - 1)
 }
 
 impl KnownShards {
