@@ -47,11 +47,11 @@ fn listed(address: usize, bytes: usize) -> Option<(usize, Arc<Written>)> {
     (address - start <= len && bytes <= len - (address - start)).then_some((start, written))
 }
 
-/// Whether these bytes are those of a writable buffer, or of a part of one.
+/// Whether the buffer that has these bytes is writable. It is not while it is pushed, or fetched into. `None` where no buffer has them.
 #[pyfunction]
 #[pyo3(name = "_in_buffer")]
-pub(crate) fn in_buffer(address: usize, bytes: usize) -> bool {
-    listed(address, bytes).is_some_and(|(_, written)| written.is_writable())
+pub(crate) fn in_buffer(address: usize, bytes: usize) -> Option<bool> {
+    listed(address, bytes).map(|(_, written)| written.is_writable())
 }
 
 /// A name, and where the tensor of this name is fetched to: an address in a buffer, the element type, the dimensions, and the distance in bytes

@@ -272,3 +272,32 @@ def test_an_array_that_does_not_fit_stays_as_it_was(nodes) -> None:
         with pytest.raises(td.Timeout):
             client.fetch("no array", timeout=0.05, into=view)
         assert not mine.pushed
+
+
+# Promise: python-into, seen to fail
+def test_an_array_of_a_buffer_that_another_call_has_is_not_written(nodes) -> None:
+    """Neither by a second fetch, while a peer may write there, nor when it was pushed, and others may read it."""
+    giver, taker, _ = nodes
+    giver.push("free", np.ones((256, 512), "float32"))
+    giver.push_state("free state", {"w": np.ones((256, 512), "float32")})
+    lent, published = (taker.empty((256, 512), "float32") for _ in range(2))
+    views = [buffer.numpy() for buffer in (lent, published)]
+    for view in views:
+        view[:] = 7
+    pending = taker.fetch_later("not there yet", into=views[0], timeout=60)
+    taker.push("mine", published, aliases="allow")
+    assert lent.pushed and published.pushed
+    giver.push("turned", np.ones((512, 256), "float32"))
+    for view in views:
+        for client, key, array in ((taker, "free", view), (giver, "free", view), (taker, "turned", view.T), (taker, "turned", view[::-1].T)):
+            for options in ({}, {"staged": True}):
+                with pytest.raises(td.Error, match="was pushed already, or fetched into"):
+                    client.fetch_later(key, into=array, timeout=60, **options).result(60)
+        for client in (taker, giver):
+            with pytest.raises(td.Invalid, match="was pushed already, or is fetched into"):
+                client.fetch_state("free state", into={"w": view}, timeout=60)
+            with pytest.raises(td.Invalid, match="was pushed already, or is fetched into"):
+                client.fetch_state("free state", timeout=60).copy_into({"w": view})
+        assert (view == 7).all()
+    pending.cancel()
+    assert taker.fetch("free", into=views[0]).in_place and (views[0] == 1).all()

@@ -17,7 +17,7 @@ from ._arrays import is_masked
 from ._errors import DestinationTorn, Error, Invalid, VersionGone
 from ._native import Buffer, Report, Tensor
 from ._spans import address_of
-from ._state import Copy, Described, Plan, State, checked, copy_tensor, described, landed, planned, words, writable
+from ._state import Copy, Described, Plan, State, array, checked, copy_tensor, described, is_taken, landed, planned, words
 
 _ATTEMPTS = 3
 """How often it is tried anew where the version is replaced meanwhile. Then the state is fetched as a whole."""
@@ -69,7 +69,8 @@ def land(client: _native.Client, key: str, into: Mapping[Any, Any], left: Option
 
 def destination(key: str, target: Any, is_staged: bool) -> tuple[Target | None, str]:
     """Where a tensor lands in an array, or why it is copied there. Raises `Invalid` where the array cannot be written."""
-    writable(target)
+    array(target)
+    _check_free(key, target)
     if is_staged:
         return None, "copied: it landed beside first, as staged"
     if not _in_buffer(target):
@@ -82,10 +83,17 @@ def copied(key: str, tensor: Tensor, target: Any, why: str) -> tuple[Report, str
     has, wants = described(tensor), described(target)
     if has != wants:
         raise Invalid(f"key {key!r} has {words(has)}, and the destination is {words(wants)}")
+    _check_free(key, target)
     copy_tensor(tensor, target, key)
     on_gpu = getattr(target, "is_cuda", False)
     landing = "copied: the version lies on this host" if _is_here(tensor.report) else why
     return tensor.report._with_copied(tensor.nbytes), landing.replace("copied:", "copied by the GPU:") if on_gpu else landing
+
+
+def _check_free(key: str, target: Any) -> None:
+    """Raises the error of a buffer that was pushed already where an array is a part of one."""
+    if is_taken(target):
+        raise Error(f"the buffer for {key!r} was pushed already, or fetched into", "pushed", False, "caller", key)
 
 
 def note_change(target: Any) -> None:
@@ -242,7 +250,7 @@ def _may_land(targets: Iterable[Any]) -> bool:
 def _in_buffer(target: Any) -> bool:
     """Whether an array is a part of a writable `Buffer`, in which its elements rise."""
     if isinstance(target, Buffer):
-        return target.nbytes > 0 and not target.pushed and _native._in_buffer(address_of(target), target.nbytes)
+        return target.nbytes > 0 and not target.pushed and _native._in_buffer(address_of(target), target.nbytes) is True
     numpy = sys.modules.get("numpy")
     if _torch.is_tensor(target):
         if not _torch.lies_plainly(target):
@@ -262,7 +270,7 @@ def _in_buffer(target: Any) -> bool:
         if length > 1 and stride < extent:
             return False
         extent += (length - 1) * stride
-    return _native._in_buffer(address_of(target), extent)
+    return _native._in_buffer(address_of(target), extent) is True
 
 
 def _leaves(value: Any) -> Iterator[Any]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from . import _torch, _tree
 from ._arrays import is_masked, view
 from ._errors import Invalid
-from ._native import Buffer, Foreign, Report, Tensor
+from ._native import Buffer, Foreign, Report, Tensor, _in_buffer
 from ._spans import Span, check_apart, span_of
 
 
@@ -201,6 +201,22 @@ class Held(NamedTuple):
 
 def writable(target: Any) -> Any:
     """What a tensor is copied into: the array itself, or the memory of a buffer, which nothing can push meanwhile."""
+    held = array(target)
+    if is_taken(target):
+        raise Invalid("the Buffer of which the array is a part was pushed already, or is fetched into")
+    return held
+
+
+def is_taken(target: Any) -> bool:
+    """Whether an array of `array` is a part of a `Buffer` that was pushed, or is fetched into. Others read or write it then."""
+    if isinstance(target, Buffer) or 0 in target.shape or getattr(target, "is_cuda", False):
+        return False
+    span = span_of(target, "", None)
+    return _in_buffer(span.start, span.end - span.start) is False
+
+
+def array(target: Any) -> Any:
+    """As `writable`, whether or not the buffer of which an array is a part is taken."""
     if isinstance(target, Buffer):
         if target.pushed:
             raise Invalid("the Buffer was pushed already")
