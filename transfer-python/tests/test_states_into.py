@@ -324,3 +324,41 @@ def test_arrays_of_the_other_byte_order_are_copied(nodes) -> None:  # noqa: F811
     array = taker.empty((256, 256), "float32").numpy().view(np.dtype("float32").newbyteorder())
     got = taker.fetch_state("order", into={"w": array})
     assert (array == 3).all() and "copied" in got.landings["w"]
+
+
+class Raw:
+    """A tensor of a manifest."""
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+
+    def _raw(self) -> bytes:
+        return self.raw
+
+
+class Asked:
+    """A client that is asked."""
+
+    def _fetch_bundle(self, key: str, parts: object, options: dict) -> str:
+        return "bundle"
+
+
+def gone() -> td.VersionGone:
+    return td.VersionGone("gone", "version_gone", True, "peer", "k")
+
+
+# Promise: python-into, seen to fail
+def test_a_sharded_state_is_not_asked_for_anew_where_it_is_the_same(monkeypatch) -> None:
+    """A rank that is gone is waited for once, and a key that has another kind of state by now is no sharded one."""
+    monkeypatch.setattr(_landing._native, "_sharded_layout", lambda *_: "layout")
+    monkeypatch.setattr(_landing, "_may_land", lambda _: True)
+    manifest = {_landing._sharded.MANIFEST: Raw(b"1"), _landing._sharded.LAYOUTS: Raw(b"2")}
+    restarted = {**manifest, _landing._sharded.MANIFEST: Raw(b"4")}
+    for found, version, again in ((manifest, 1, False), ({"w": Raw(b"3")}, 2, False), (manifest, 2, True), (restarted, 1, True)):
+        call = _landing.land_sharded(Asked(), "k", {}, 1, list(manifest.values()), lambda exactly=None: {})
+        assert next(call) == "layout" and call.throw(gone()) == "bundle"
+        if again:
+            assert call.send((found, version, None)) == "layout"
+        else:
+            with pytest.raises(td.VersionGone):
+                call.send((found, version, None))

@@ -131,10 +131,12 @@ def land_sharded(
         except VersionGone:
             if left().get("exactly") is not None:
                 raise
+            before = version, _bytes_of(manifest)
             found, version, _ = yield client._fetch_bundle(key, None, left())
             manifest = list(found.values())
-            if list(found) != [_sharded.MANIFEST, _sharded.LAYOUTS]:
-                return None
+            # It is no sharded state any more, or has lost a rank.
+            if list(found) != [_sharded.MANIFEST, _sharded.LAYOUTS] or (version, _bytes_of(manifest)) == before:
+                raise
             continue
         try:
             state = _state(layout, key, into, places, {**rest, **records}, report, ways)
@@ -144,6 +146,10 @@ def land_sharded(
             state.report = state.report._with(beside)
         return state
     return None
+
+
+def _bytes_of(tensors: Sequence[Tensor]) -> list[bytes]:
+    return [bytes(memoryview(tensor._raw())) for tensor in tensors]
 
 
 def land_parts(
