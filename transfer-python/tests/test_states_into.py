@@ -10,7 +10,7 @@ import pytest
 import transferd as td
 from test_into import nodes  # noqa: F401
 from test_tensors import address
-from transferd import _landing
+from transferd import _calls, _landing
 
 SHORT = "copied: it landed beside, since it has less than 64 KiB"
 FOREIGN = "copied: it landed beside, since its array is no part of a Buffer"
@@ -337,9 +337,13 @@ class Raw:
 
 
 class Asked:
-    """A client that is asked."""
+    """A client that notes what it is asked for."""
+
+    def __init__(self) -> None:
+        self.timeouts: list = []
 
     def _fetch_bundle(self, key: str, parts: object, options: dict) -> str:
+        self.timeouts.append(options.get("timeout"))
         return "bundle"
 
 
@@ -362,3 +366,19 @@ def test_a_sharded_state_is_not_asked_for_anew_where_it_is_the_same(monkeypatch)
         else:
             with pytest.raises(td.VersionGone):
                 call.send((found, version, None))
+
+
+# Promise: python-into, seen to fail
+def test_all_requests_for_a_state_have_one_deadline(monkeypatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(_landing.time, "monotonic", lambda: now[0])
+    client = Asked()
+    call = _calls.fetch_state(client, "k", None, ["w"], None, None, False, {"timeout": 10.0})
+    next(call)
+    for _ in range(2):
+        now[0] += 4
+        call.throw(td.Invalid("none of this name", "invalid", False, "caller", "k"))
+    assert client.timeouts == [10.0, 6.0, 2.0]
+    call.close()
+    with pytest.raises(td.Invalid, match="timeout is seconds"):
+        next(_calls.fetch_state(client, "k", None, None, None, None, False, {"timeout": "1"}))

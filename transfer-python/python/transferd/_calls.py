@@ -8,7 +8,7 @@ from __future__ import annotations
 import array
 import sys
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar, cast, overload
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar, overload
 
 from . import _landing, _native, _sharded, _torch, _tree
 from ._arrays import foreign
@@ -325,12 +325,13 @@ def fetch_state(
     own = None if into is None else _sharded.targets(into)
     # What is proved is compared before it is written to arrays of the caller.
     is_staged = staged or bool(options.get("verify") or options.get("require_digest"))
+    # All requests have one deadline.
+    left = _landing.time_left(options)
     if layout is not None or own is not None:
         if only is not None or slices is not None or layout is not None and own is not None:
             raise Invalid("layout=, and an into= with a DTensor, say which parts are fetched: leave only= and slices= out, and one of the two")
         parts = (own if layout is None else _sharded.slices_of(layout)) or {}
         local = None if into is None else _sharded.local_parts(into)
-        left = _landing.time_left(options)
         if into is not None and local is not None and not is_staged:
             here = yield from _landing.land_parts(client, key, local, into, parts, (), left())
             if here is not None:
@@ -346,37 +347,35 @@ def fetch_state(
         _tree.check_names(f"slices= of the state {key!r}", slices or ())
         parts = {**dict.fromkeys(names), **(slices or {})}
     if into is not None and not is_staged:
-        left = _landing.time_left(options)
         if parts is None:
             here = yield from _landing.land(client, key, into, left)
         else:
             here = yield from _landing.land_parts(client, key, into, into, parts, None, left())
         if here is not None:
             return here
-        options = cast(FetchOptions, left())
     try:
-        tensors, version, report = yield client._fetch_bundle(key, None if parts is None else list(parts.items()), dict(options))
+        tensors, version, report = yield client._fetch_bundle(key, None if parts is None else list(parts.items()), left())
     except Invalid as error:
         if not parts:
             raise
         try:
-            unproved = {name: value for name, value in options.items() if name not in ("verify", "require_digest")}
+            unproved = {name: value for name, value in left().items() if name not in ("verify", "require_digest")}
             manifest, _, _ = yield client._fetch_bundle(key, [(_sharded.MANIFEST, None)], unproved)
         except Invalid:
-            tensors, version, report = yield from _tied(client, key, parts, options, error)
+            tensors, version, report = yield from _tied(client, key, parts, left, error)
         else:
             if into is not None and not is_staged:
-                here = yield from _landing.land_parts(client, key, into, into, parts, list(manifest.values()), options)
+                here = yield from _landing.land_parts(client, key, into, into, parts, list(manifest.values()), left())
                 if here is not None:
                     return here
-            tensors, version, report = yield client._fetch_sharded(key, list(parts.items()), dict(options), list(manifest.values()))
+            tensors, version, report = yield client._fetch_sharded(key, list(parts.items()), left(), list(manifest.values()))
     if parts is None and list(tensors) == [_sharded.MANIFEST, _sharded.LAYOUTS]:
         manifest = tensors
         if into is not None and not is_staged:
-            here = yield from _landing.land_sharded(client, key, into, version, list(manifest.values()), _landing.time_left(options))
+            here = yield from _landing.land_sharded(client, key, into, version, list(manifest.values()), left)
             if here is not None:
                 return here
-        tensors, version, report = yield client._fetch_sharded(key, None, dict(options), list(manifest.values()))
+        tensors, version, report = yield client._fetch_sharded(key, None, left(), list(manifest.values()))
         state = State(_sharded.restore(key, tensors), version, report)
     else:
         state = State(_tree.restore(key, tensors) if parts is None else tensors, version, report)
@@ -386,12 +385,12 @@ def fetch_state(
 
 
 def _tied(
-    client: _native.Client, key: str, parts: Mapping[str, object], options: FetchOptions, error: Invalid
+    client: _native.Client, key: str, parts: Mapping[str, object], left: _landing.Options, error: Invalid
 ) -> Call[tuple[dict[str, Tensor], int, Report]]:
     """Fetches tensors by names of which the version's bundle does not have all, which `error` says: those that are tied have another name there."""
     for attempt in range(_ATTEMPTS):
         try:
-            record, version, _ = yield client._fetch_bundle(key, [(_tree.RECORD, None)], dict(options))
+            record, version, _ = yield client._fetch_bundle(key, [(_tree.RECORD, None)], left())
         except Invalid:
             raise error from None
         ties = _tree.ties(key, record[_tree.RECORD])
@@ -399,17 +398,16 @@ def _tied(
             raise error
         wanted = {name: ties.get(name, name) for name in parts}
         named = [(wanted[name], part) for name, part in parts.items()]
-        exactly: FetchOptions = {**options, "at_least": None, "after": None, "exactly": version}
         try:
-            found, version, report = yield client._fetch_bundle(key, named, dict(exactly))
+            found, version, report = yield client._fetch_bundle(key, named, left(exactly=version))
         except VersionGone:
             # It was replaced in between.
-            if options.get("exactly") is not None or attempt + 1 == _ATTEMPTS:
+            if left().get("exactly") is not None or attempt + 1 == _ATTEMPTS:
                 raise
         except Invalid:
             # There is none of a name that was asked for, or of one that the record says.
             try:
-                yield client._fetch_bundle(key, [(ties[name], None) for name in parts if name in ties], dict(exactly))
+                yield client._fetch_bundle(key, [(ties[name], None) for name in parts if name in ties], left(exactly=version))
             except Invalid as absent:
                 raise _tree.no_record(key, str(absent)) from None
             raise

@@ -196,6 +196,7 @@ def _strides(target: Any) -> list[int]:
 def time_left(options: Mapping[str, Any]) -> Options:
     """Makes the options of each request, with the time that is left."""
     timeout = options.get("timeout", 30.0)
+    _native._check_seconds("timeout", timeout)
     until = None if timeout is None else time.monotonic() + timeout
 
     def left(exactly: int | None = None) -> dict[str, Any]:
