@@ -247,13 +247,13 @@ impl FetchBundleIntoCall {
                 let found = beside.metadata().and_then(|bytes| BundleTable::read(&bytes).ok());
                 if found.is_none_or(|found| found != *table) {
                     // It is as long as another layout: the tensors have bytes of others, until all of them are fetched once more.
-                    self.torn = opened;
+                    self.note_torn(opened);
                     return self.whole(Some(Landing::OtherLayout));
                 }
                 match self.landed(&table, &beside, version, report) {
                     Ok(fetched) => ControlFlow::Break(fetched),
                     Err(e) => {
-                        self.torn = opened;
+                        self.note_torn(opened);
                         self.failed(e)
                     }
                 }
@@ -274,7 +274,7 @@ impl FetchBundleIntoCall {
             }
             Outcome::Failed { error, is_torn } => {
                 if is_torn {
-                    self.torn = opened;
+                    self.note_torn(opened);
                 }
                 self.failed(error)
             }
@@ -285,13 +285,18 @@ impl FetchBundleIntoCall {
         }
     }
 
+    /// Notes tensors that were written, beside those that earlier requests have written.
+    fn note_torn(&mut self, written: Vec<(String, TensorMeta)>) {
+        self.torn.retain(|torn| !written.contains(torn));
+        self.torn.extend(written);
+    }
+
     /// Makes the result of several requests.
     fn handle_split(&mut self, key: Key, split: Split, end: SplitEnd) -> Next {
         let Split { written, landings, rest, version, report, .. } = split;
         if let (Some(targets), false) = (&self.targets, matches!(end, SplitEnd::Landed | SplitEnd::Lost(_))) {
             let written = targets.describe(written);
-            self.torn.retain(|torn| !written.contains(torn));
-            self.torn.extend(written);
+            self.note_torn(written);
         }
         match end {
             SplitEnd::Landed => {
