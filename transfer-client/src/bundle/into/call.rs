@@ -215,16 +215,24 @@ impl FetchBundleIntoCall {
         let Some(targets) = &self.targets else { return self.whole(None) };
         let fits = |request: &PartsRequest| LandingCall::fits(targets, &request.meta, &request.pieces);
         if !request.as_ref().is_some_and(fits) {
-            let Some((version, report)) = of else { return self.ask_for_table(key.clone()) };
-            let parts = self.parts_with_rest(key, &table);
-            let split = parts.and_then(|parts| {
-                let of_parts = (parts.as_slice(), self.whole.wanted());
-                Split::plan((table.clone(), version), of_parts, targets, (options, report))
-            });
-            match split {
-                Ok(Some(split)) => return ControlFlow::Continue(Stage::Split(Box::new(split))),
-                Ok(None) => {}
+            let parts = match self.parts_with_rest(key, &table) {
+                Ok(parts) => parts,
                 Err(e) => return self.failed(e),
+            };
+            match of {
+                // The table says which version several requests are for.
+                None if Split::is_possible(&table, &parts, targets, options.bucket_bytes) => {
+                    return self.ask_for_table(key.clone());
+                }
+                None => {}
+                Some((version, report)) => {
+                    let of_parts = (parts.as_slice(), self.whole.wanted());
+                    match Split::plan((table.clone(), version), of_parts, targets, (options, report)) {
+                        Ok(Some(split)) => return ControlFlow::Continue(Stage::Split(Box::new(split))),
+                        Ok(None) => {}
+                        Err(e) => return self.failed(e),
+                    }
+                }
             }
         }
         let Some(request) = request else { return self.whole(Some(Landing::TooManyRuns)) };

@@ -19,17 +19,20 @@ use std::task::Waker;
 use std::time::Instant;
 use transfer_core::memory::{ALIGNMENT, padded};
 use transfer_core::op::{FailureCode, FetchedTensor, MAX_LANDING_RANGES, Otherwise, Report};
-use transfer_core::tensor::{BodyBox, Excerpt, Key, MAX_EXCERPT_BYTES, Select, Version};
+use transfer_core::tensor::{BodyBox, Key, MAX_EXCERPT_BYTES, Select, Version};
 use transfer_core::wire::bundle::BundleTable;
 use transfer_memory::view::OwnMemory;
 
-/// The number of requests under way at the same time. They take no room in the pool, but where nothing lands in place.
+/// The number of requests under way at the same time.
 const IN_FLIGHT: usize = 16;
+
+/// How many of them are of what does not land in place: each takes up to a bucket of the pool.
+const BESIDE_IN_FLIGHT: usize = 2;
 
 /// The most requests for one version: with more, a version that is published often would never be fetched.
 const MAX_REQUESTS: usize = 256;
 
-/// The tables that come along are at most this part of the body.
+/// The tables that come along are at most this part of what is asked for.
 const TABLE_FRACTION: u64 = 8;
 
 /// The bytes that a box of a request takes without a dimension in which it repeats, and those of each such dimension.
@@ -74,6 +77,8 @@ struct Planned {
     request: PartsRequest,
     /// Whether something of it lands in place. Else it may have tensors without a place.
     lands: bool,
+    /// Why nothing of it does, although it could have.
+    why: Option<Landing>,
 }
 
 #[derive(Debug)]
@@ -124,22 +129,23 @@ impl<'a, 'b> Group<'a, 'b> {
     }
 }
 
-impl Split {
-    /// Plans the requests for these parts, which are in the order of the table. `None` if they are too many.
-    pub(super) fn plan(
-        (table, version): (Arc<BundleTable>, Version),
-        (parts, slices): (&[Part<'_>], Option<&[Wanted]>),
-        targets: &Targets,
-        (options, report): (FetchOptions, Report),
-    ) -> Result<Option<Split>, Error> {
-        let (mut groups, mut long, mut beside) = (Vec::new(), Group::default(), Group::default());
-        let place_of = |part: &Part<'_>| {
-            let place = targets.find(part.entry.name.as_str())?;
-            Some((place, targets.places()[place].view.bytes()?.clone()))
-        };
-        for part in parts {
-            let place = place_of(part);
-            let len = part.meta().len_bytes();
+/// Groups parts, which are in the order of the table, by requests. `None` if these are too many, or a part that does not land in place is
+/// longer than a bucket.
+fn groups<'a, 'b>(
+    table: &BundleTable,
+    parts: &'b [Part<'a>],
+    targets: &Targets,
+    bucket_bytes: u64,
+) -> Option<Vec<Group<'a, 'b>>> {
+    let (mut groups, mut long, mut beside) = (Vec::new(), Group::default(), Group::default());
+    let place_of = |part: &Part<'_>| {
+        let place = targets.find(part.entry.name.as_str())?;
+        Some((place, targets.places()[place].view.bytes()?.clone()))
+    };
+    for part in parts {
+        let place = place_of(part);
+        let len = part.meta().len_bytes();
+        let (group, lands) = loop {
             let lands = place.as_ref().filter(|(at, _)| targets.is_own(*at)).and_then(|(_, to)| {
                 let ranges = long.ranges_of(part, to);
                 (to.run() >= MIN_RUN_BYTES || ranges == 0).then_some(ranges)
@@ -148,29 +154,50 @@ impl Split {
             let is_full = match lands {
                 // The table is one.
                 Some(ranges) => 1 + group.ranges.saturating_add(ranges) > MAX_LANDING_RANGES,
-                None => group.bytes.saturating_add(len) > options.bucket_bytes,
+                None => group.bytes.saturating_add(len) > bucket_bytes,
             };
             let is_full = is_full || group.excerpt_bytes + group.excerpt_bytes_of(part) > MAX_EXCERPT_BYTES;
-            if is_full && !group.parts.is_empty() {
-                groups.push(std::mem::take(group));
+            if !is_full || group.parts.is_empty() {
+                break (group, lands);
             }
-            group.ranges = group.ranges.saturating_add(lands.unwrap_or(0));
-            group.excerpt_bytes += group.excerpt_bytes_of(part);
-            group.bytes = group.bytes.saturating_add(len);
-            group.parts.push((part, place));
+            // What joins the last part of a request begins runs of its own in the next one.
+            groups.push(std::mem::take(group));
+        };
+        if lands.is_none() && len > bucket_bytes {
+            return None;
         }
-        groups.extend([long, beside].into_iter().filter(|group| !group.parts.is_empty()));
-        let tables = table.len_bytes().saturating_mul(groups.len() as u64);
-        if groups.len() > MAX_REQUESTS || tables > table.body_len() / TABLE_FRACTION {
-            return Ok(None);
-        }
+        group.ranges = group.ranges.saturating_add(lands.unwrap_or(0));
+        group.excerpt_bytes += group.excerpt_bytes_of(part);
+        group.bytes = group.bytes.saturating_add(len);
+        group.parts.push((part, place));
+    }
+    groups.extend([long, beside].into_iter().filter(|group| !group.parts.is_empty()));
+    let tables = table.len_bytes().saturating_mul(groups.len() as u64);
+    let asked = groups.iter().fold(0, |sum: u64, group| sum.saturating_add(group.bytes));
+    (groups.len() <= MAX_REQUESTS && tables <= asked / TABLE_FRACTION).then_some(groups)
+}
+
+impl Split {
+    /// Whether several requests can bring these parts, which are in the order of the table.
+    pub(super) fn is_possible(table: &BundleTable, parts: &[Part<'_>], targets: &Targets, bucket_bytes: u64) -> bool {
+        groups(table, parts, targets, bucket_bytes).is_some()
+    }
+
+    /// Plans the requests for these parts, which are in the order of the table. `None` if several requests cannot bring them.
+    pub(super) fn plan(
+        (table, version): (Arc<BundleTable>, Version),
+        (parts, slices): (&[Part<'_>], Option<&[Wanted]>),
+        targets: &Targets,
+        (options, report): (FetchOptions, Report),
+    ) -> Result<Option<Split>, Error> {
+        let Some(groups) = groups(&table, parts, targets, options.bucket_bytes) else { return Ok(None) };
         let mut planned = VecDeque::with_capacity(groups.len());
         for Group { parts, ranges, .. } in groups {
             let slice = |name: &str| slices?.iter().find(|wanted| wanted.name == name)?.slice.clone();
             let wanted = |name: &str| Wanted { name: name.to_owned(), slice: slice(name) };
             let wanted = parts.iter().map(|(part, _)| wanted(part.entry.name.as_str())).collect();
             let Some(request) = PartsRequest::of_parts(&table, parts)? else { return Ok(None) };
-            planned.push_back(Planned { wanted, request, lands: ranges > 0 });
+            planned.push_back(Planned { wanted, request, lands: ranges > 0, why: None });
         }
         let options = FetchOptions { select: Select::Exactly(version), ..options };
         let landings = vec![Landing::Short; targets.places().len()];
@@ -210,29 +237,40 @@ impl Split {
         })
     }
 
+    /// Takes the next request that may begin.
+    fn next(&mut self) -> Option<Planned> {
+        let is_beside = |going: &&Going| matches!(going.call, GoingCall::Beside(..));
+        let is_room = self.in_flight.iter().filter(is_beside).count() < BESIDE_IN_FLIGHT;
+        let at = self.planned.iter().position(|planned| planned.lands || is_room)?;
+        self.planned.remove(at)
+    }
+
+    /// Begins a request. Where nothing of it can land in place, it is planned as one of those.
     fn begin(
         &self,
         (session, key): (&Arc<Session>, &Key),
         targets: &Targets,
         limit: Instant,
         planned: Planned,
-    ) -> Going {
-        let Planned { wanted, request, lands } = planned;
+    ) -> Result<Going, Planned> {
+        let Planned { wanted, request, lands, why } = planned;
         let boxes = request.boxes();
         let PartsRequest { excerpt, meta, pieces } = request;
         let options = FetchOptions { timeout: limit.saturating_duration_since(Instant::now()), ..self.options };
-        let beside = |excerpt: Option<Excerpt>, why| {
+        if !lands {
             let command = options.command(key.clone(), excerpt.map(Box::new));
-            GoingCall::Beside(OneCall::begin(session.clone(), command, options.timeout), why)
-        };
-        let otherwise = Otherwise::LandBeside;
-        let asking = Asking { key, options: &options, excerpt: excerpt.clone(), meta, pieces, otherwise };
-        let call = match lands.then(|| LandingCall::begin(session, targets, asking)) {
-            None => beside(excerpt, None),
-            Some(Ok(call)) => GoingCall::Lands(call),
-            Some(Err(why)) => beside(excerpt, why),
-        };
-        Going { wanted, boxes, call }
+            let call = GoingCall::Beside(OneCall::begin(session.clone(), command, options.timeout), why);
+            return Ok(Going { wanted, boxes, call });
+        }
+        let (excerpt_of, meta_of, otherwise) = (excerpt.clone(), meta.clone(), Otherwise::LandBeside);
+        let asking = Asking { key, options: &options, excerpt: excerpt_of, meta: meta_of, pieces, otherwise };
+        match LandingCall::begin(session, targets, asking) {
+            Ok(call) => Ok(Going { wanted, boxes, call: GoingCall::Lands(call) }),
+            Err(why) => {
+                let request = PartsRequest { excerpt, meta, pieces: Vec::new() };
+                Err(Planned { wanted, request, lands: false, why })
+            }
+        }
     }
 
     /// Goes on. `limit` is the deadline.
@@ -245,10 +283,12 @@ impl Split {
     ) -> ControlFlow<SplitEnd, Instant> {
         loop {
             while self.in_flight.len() < IN_FLIGHT
-                && let Some(planned) = self.planned.pop_front()
+                && let Some(planned) = self.next()
             {
-                let going = self.begin((session, key), targets, limit, planned);
-                self.in_flight.push(going);
+                match self.begin((session, key), targets, limit, planned) {
+                    Ok(going) => self.in_flight.push(going),
+                    Err(planned) => self.planned.push_front(planned),
+                }
             }
             if self.in_flight.is_empty() {
                 return ControlFlow::Break(self.failed.take().unwrap_or(SplitEnd::Landed));
@@ -353,7 +393,7 @@ impl Split {
         };
         let slices = slices.map_err(SplitEnd::Failed)?;
         let (mut report, version) = (*slices.report(), found.version);
-        let mut kept = Vec::new();
+        let (mut kept, by_reference) = (Vec::new(), is_by_reference(&report));
         for Wanted { name, .. } in wanted {
             let Some(slice) = slices.get(name) else { continue };
             match targets.find(name) {
@@ -364,7 +404,7 @@ impl Split {
                     targets.copy(place, to, slice);
                     report.copied += to.len_bytes();
                     self.landings[place] = match () {
-                        () if is_by_reference(&report) => Landing::OnThisHost,
+                        () if by_reference => Landing::OnThisHost,
                         () if !targets.is_own(place) => Landing::OtherArena,
                         () if to.run() < MIN_RUN_BYTES => Landing::Short,
                         () => why.unwrap_or(Landing::TooManyRuns),
@@ -372,7 +412,7 @@ impl Split {
                 }
             }
         }
-        let kept = keep(kept, version, &mut report).map_err(SplitEnd::Failed)?;
+        let kept = keep(kept, by_reference, version, &mut report).map_err(SplitEnd::Failed)?;
         self.rest.extend(kept);
         self.note(report);
         Ok(())
@@ -389,11 +429,12 @@ impl Split {
 /// their room.
 fn keep(
     slices: Vec<(String, &FetchedSlice)>,
+    by_reference: bool,
     version: Version,
     report: &mut Report,
 ) -> Result<Vec<(String, Tensor)>, Error> {
     let tensor = |bytes, slice: &FetchedSlice, report| Tensor::of_bundle(bytes, slice.meta().clone(), version, report);
-    if is_by_reference(report) || slices.is_empty() {
+    if by_reference || slices.is_empty() {
         let tensors =
             slices.into_iter().map(|(name, slice)| (name, tensor(slice.clone().into_bytes(), slice, *report)));
         return Ok(tensors.collect());
