@@ -139,3 +139,31 @@ fn tensors_that_lie_apart_are_of_one_version_although_others_follow() {
     drop((pusher, far));
     scene.end();
 }
+
+// Promise: into-memory, seen to fail
+#[test]
+fn a_tensor_beside_that_is_longer_than_a_bucket_comes_with_the_others() {
+    let scene = Scene::two_with(&["--pool-bytes", "4MiB"]);
+    let (pusher, far, other) = (
+        connect(scene.a().socket(), "pusher"),
+        connect(scene.b().socket(), "far"),
+        connect(scene.b().socket(), "other"),
+    );
+    let (count, long) = (60, 1200);
+    let pushed = (0..count).map(|n| (format!("t{n:03}"), numbers(&pusher, 16, n)));
+    pusher.push_bundle("k", pushed.chain([("long".to_owned(), numbers(&pusher, long, 7))])).call().expect("pushed");
+    for _ in 0..2 {
+        let apart = (0..count).map(|n| (format!("t{n:03}"), empty(&far, 16)));
+        let into: BundleMut = apart.chain([("long".to_owned(), empty(&other, long))]).collect();
+        let links = || scene.b().status().links.iter().map(|link| link.bytes_in).sum::<u64>();
+        let before = links();
+        let fetched = far.fetch_bundle("k").bucket_bytes(1 << 20).into(into).call().expect("fetched");
+        let body = (u64::from(count) * 16 + long) * WIDTH * 4;
+        let moved = links() - before;
+        assert!(moved < body + body / 4, "{moved} bytes came for {body}");
+        assert!(has(fetched.tensors().get("long").expect("given"), 7));
+        assert!((0..count).all(|n| has(fetched.tensors().get(&format!("t{n:03}")).expect("given"), n)));
+    }
+    drop((pusher, far, other));
+    scene.end();
+}
