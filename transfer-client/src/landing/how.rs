@@ -24,7 +24,8 @@ pub enum Landing {
     Whole,
     /// It was copied from beside: it has less than 64 KiB, or less than that of it lies in one piece where it belongs.
     Short,
-    /// It was copied from beside, or a part of it was: more of what was asked for lies apart in the arena than the requests of a fetch have ranges for.
+    /// It was copied from beside, or a part of it was: it lies apart in the arena in more pieces than its request has ranges for, about 23, or
+    /// what was asked for does, and several requests could not bring it.
     TooManyRuns,
     /// It was copied: the version was replaced more than once while it landed, by several requests since its tensors lie apart.
     Replaced,
@@ -51,7 +52,7 @@ impl fmt::Display for Landing {
                 "copied: all of the bundle has landed before, since its fetches are counted, or in buckets"
             }
             Landing::Short => "copied: it landed beside, since it has less than 64 KiB in one piece",
-            Landing::TooManyRuns => "copied: it landed beside, since a fetch has too few ranges for all tensors",
+            Landing::TooManyRuns => "copied: it or a part of it landed beside, since its request has too few ranges",
             Landing::Replaced => "copied: the version was replaced while it landed, by several requests",
             Landing::OtherLayout => "copied: the version that came has other tensors than the one before",
             Landing::ArenaFull => "copied: the arena has no room for what lands beside",

@@ -77,6 +77,7 @@ impl ShardedLayout {
 
 impl<C: AnyClient> FetchSharded<C> {
     /// Fetches the layout of the version in place of its elements; see [`Client::sharded_layout`](crate::Client::sharded_layout).
+    /// It is the layout of all of the state: what was chosen of it is ignored, and so is that it be verified.
     pub fn layout(self) -> FlowRequest<C, Result<ShardedLayout, Error>> {
         let (client, timeout, parts) = (self.call.client.clone(), self.call.timeout(), self.call.into_parts());
         let mut flow = Flow::new(&client, async move |io: Io| {

@@ -42,7 +42,8 @@ impl<C: AnyClient> Fetch<C, FetchedBundle> {
     /// copied, which the report counts, but for those that lie one behind the other in the order of the bundle, as
     /// [parts](FetchBundleInto::at) of one tensor can. Where the tensors lie apart in more pieces than one request has ranges for, about 23,
     /// several requests for exactly one version are made, up to 256. If that is replaced meanwhile, the next one is tried, up to three times, and then
-    /// all is copied. A bundle of this host is copied.
+    /// all is copied. A tensor is never divided between requests: of one that has more long runs itself, the others are copied
+    /// ([`Landing::TooManyRuns`]). A bundle of this host is copied.
     /// [`FetchedInto::landings`] tells how each came. If one of the tensors is not there or does not fit, none is written,
     /// unless the error is [`Error::DestinationTorn`](crate::Error::DestinationTorn): then another version has landed there first.
     ///
