@@ -1,10 +1,14 @@
 //! Deltas: a node that has the version before gets what has changed.
 
 use std::future::{Future, IntoFuture};
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::task::{Context, Waker};
+use std::time::Duration;
 use tokio::runtime::Builder;
-use transfer_client::{BlockingClient, Client, DType, FetchedBundle, NoDelta, PushedDelta, Report, TensorMut};
+use transfer_client::{
+    BlockingClient, Client, DType, FailureCode, FetchedBundle, NoDelta, PushedDelta, Report, TensorMut,
+};
 use transfer_tests::{Carrier, Scene, poll};
 
 fn connect(socket: PathBuf, name: &str) -> BlockingClient {
@@ -204,6 +208,78 @@ async fn give_up_while_a_delta_is_made(socket: PathBuf) {
         newest = published;
     }
     panic!("each push was sent when it was polled once");
+}
+
+// Promise: deltas, seen to fail
+#[test]
+fn pushes_of_a_key_keep_their_order_while_deltas_are_made() {
+    let scene = Scene::two();
+    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(push_behind_a_delta(scene.a().socket()));
+    drop(runtime);
+    scene.end();
+}
+
+/// Polls a push whose delta takes long, and then others of its key, of which each way to be sent would be faster.
+async fn push_behind_a_delta(socket: PathBuf) {
+    let connect = Client::connect(socket).name("pusher").arena_bytes(256 << 20);
+    let pusher = connect.await.expect("the sidecar takes workers");
+    let long = || pusher.allocate(DType::U8, [32 << 20]).expect("room");
+    let short = || pusher.allocate(DType::U8, [64]).expect("room");
+    assert_eq!(pusher.push_tensor("w", long()).await.expect("pushed").version, 1);
+    let mut first = Box::pin(pusher.push_tensor("w", long()).delta_of(1).into_future());
+    let mut second = Box::pin(pusher.push_tensor("w", short()).delta_of(1).into_future());
+    let mut third = Box::pin(pusher.push_tensor("w", long()).into_future());
+    let mut fourth = Box::pin(pusher.push_many([("w", short())]).into_future());
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(first.as_mut().poll(&mut cx).is_pending());
+    assert!(second.as_mut().poll(&mut cx).is_pending());
+    assert!(third.as_mut().poll(&mut cx).is_pending());
+    assert!(fourth.as_mut().poll(&mut cx).is_pending());
+    // None of them needs another one to be awaited.
+    let fourth = fourth.await.pop().expect("one result").expect("pushed").version;
+    let third = third.await.expect("pushed").version;
+    let second = second.await.expect("pushed").version;
+    let first = first.await.expect("pushed");
+    assert_eq!([first.version, second, third, fourth], [2, 3, 4, 5]);
+    assert!(pushed(first.delta).bytes > 0);
+}
+
+// Promise: deltas, seen to fail
+#[test]
+fn push_whose_time_is_over_before_its_delta_is_made_is_not_sent() {
+    let scene = Scene::two();
+    let pusher = connect(scene.a().socket(), "pusher");
+    let free = pusher.arena_free_bytes();
+    let filled = |bytes: u64| {
+        let mut tensor = pusher.allocate(DType::U8, [bytes]).expect("room");
+        tensor.as_mut_bytes().fill(1);
+        tensor
+    };
+    for bytes in [1 << 10, 16 << 20] {
+        pusher.push_tensor("w", filled(bytes)).version(1).call().expect("pushed");
+        let late = pusher.push_tensor("w", filled(bytes)).version(2).delta_of(1).timeout(Duration::ZERO);
+        let error = late.call().expect_err("its time is over");
+        assert_eq!(error.error().failure_code(), Some(FailureCode::Deadline), "{error}");
+        assert_eq!(error.into_tensor().expect("the tensor comes back").as_bytes()[..2], [1, 1]);
+        // One that another thread compares.
+        let late = pusher.push_tensor("w", filled(bytes)).version(2).delta_of(1).timeout(Duration::from_micros(300));
+        let mut late = late.begin();
+        let ended = loop {
+            if let ControlFlow::Break(ended) = late.poll(Waker::noop()) {
+                break ended;
+            }
+        };
+        drop(late);
+        if bytes > 1 << 20 {
+            assert_eq!(ended.expect_err("its time is over").error().failure_code(), Some(FailureCode::Deadline));
+            assert_eq!(pusher.fetch("w").call().expect("fetched").version(), 1);
+        }
+        pusher.delete("w").call().expect("its own");
+    }
+    all_is_free(&pusher, free);
+    drop(pusher);
+    scene.end();
 }
 
 /// Nothing is kept where that is configured, and metrics say what came.

@@ -1,6 +1,6 @@
 //! The push of one tensor.
 
-use super::delta::{Made, PushedDelta, WithDelta, begin};
+use super::delta::{PushedDelta, Ready, Sending};
 use super::options::{PushOptions, push_options};
 use crate::error::{Error, ErrorWith};
 use crate::gathered::{Piece, Pieces, copy_buffers, copy_threads, gather};
@@ -78,8 +78,8 @@ impl Prepared {
 }
 
 /// A failed push. It contains the tensor, writable as before, if no other process can reach that: push it again, or drop it. `None`
-/// if a transfer, or another worker, may still read it: its memory returns to the arena when that is over. `None` also for arrays and
-/// slices, which the caller still has.
+/// if a transfer, another worker, or a thread that makes its delta may still read it: its memory returns to the arena when that is over.
+/// `None` also for arrays and slices, which the caller still has.
 pub type PushError = ErrorWith<TensorMut>;
 
 /// A push that is about to be made. Set its options, then `.await` it, or `.call()` it on a [`crate::BlockingClient`].
@@ -130,8 +130,8 @@ impl<'a, C: AnyClient> Push<'a, C> {
     /// Makes a delta: what has changed since `version`, which this client has published under this key, and which is published
     /// still. A node whose workers have got that version from here gets the delta in its place, where it is shorter than half of the
     /// version, and makes the version of it. Readers see nothing of it but their [report](Report::delta). Without a base, or if too
-    /// much has changed, all get the whole version, and [`Pushed::delta`] says why. It is made before the push is sent: of more than 1 MiB on another thread, if the
-    /// push is awaited.
+    /// much has changed, all get the whole version, and [`Pushed::delta`] says why. It is made before the push is sent: of more than
+    /// 1 MiB on another thread, if the push is awaited. Later pushes of the key wait for that.
     ///
     /// Name the version before in each push of a key, beginning with the first: nodes keep only versions of which deltas may follow.
     pub fn delta_of(mut self, version: u64) -> Self {
@@ -174,10 +174,11 @@ enum Stage<'a> {
         source: Source<'a>,
         started: Option<Instant>,
     },
-    /// Its delta is made on another thread.
+    /// Its delta, or that of an earlier push of the key, is made on another thread, which sends it.
     Compared {
-        made: oneshot::Receiver<WithDelta>,
-        started: Instant,
+        sending: oneshot::Receiver<Sending>,
+        meta: TensorMeta,
+        limit: Instant,
     },
     Sent {
         call: OneCall,
@@ -288,15 +289,62 @@ impl PushCall<'_> {
         }
     }
 
-    /// Sends the push with its delta.
-    fn send(&mut self, (mut push, held, delta, made): WithDelta, started: Instant) {
-        let Made { block, base } = made;
-        (self.delta, self.base) = (Some(delta), base);
-        let (limit, meta) = (deadline(started, self.options.timeout), push.meta.clone());
-        // The delta took its time, and the sidecar counts from now on.
-        push.timeout = limit.saturating_duration_since(Instant::now());
-        let call = OneCall::new(self.session.clone(), Command::Push(push), started, limit).lending(held);
-        self.stage = Stage::Sent { call: call.with_delta(block), meta };
+    /// Goes on with a push whose delta is made.
+    fn sent(&mut self, Sending { call, delta, base }: Sending, meta: TensorMeta) -> Result<(), PushError> {
+        match call {
+            Ok(call) => {
+                (self.delta, self.base) = (delta, base);
+                self.stage = Stage::Sent { call, meta };
+                Ok(())
+            }
+            Err(held) => {
+                let tensor = match held {
+                    Held::Own(block) => Some(TensorMut::new(block, meta)),
+                    _ => None,
+                };
+                let late = PushError::new(self.late(), tensor);
+                self.result(Err(late)).map(drop)
+            }
+        }
+    }
+
+    /// The error of a push whose time was over before it was sent.
+    fn late(&self) -> Error {
+        let text =
+            format!("the push was not sent within {:?}: it takes longer to make its delta", self.options.timeout);
+        Failure::new(FailureCode::Deadline, text).into()
+    }
+
+    /// Looks whether another thread has sent the push. Returns when to look again, or its end, if it was not sent.
+    fn step_compared(&mut self, waker: &Waker) -> ControlFlow<Result<Pushed, PushError>, Option<Instant>> {
+        let Stage::Compared { sending, limit, .. } = &mut self.stage else { return ControlFlow::Continue(None) };
+        if self.session.is_forked() {
+            // The other thread is the parent's.
+            return ControlFlow::Break(Err(PushError::new(Error::Forked, None)));
+        }
+        let (now, limit) = (Instant::now(), *limit);
+        let sending = match Pin::new(sending).poll(&mut Context::from_waker(waker)) {
+            // Of the thread that reads for others, the waker alone would not end the sleep.
+            Poll::Pending if now < limit => return ControlFlow::Continue(Some(limit.min(now + COMPARED_POLL))),
+            Poll::Pending => Err(self.late()),
+            Poll::Ready(Ok(sending)) => Ok(sending),
+            Poll::Ready(Err(_)) => {
+                let text = "the thread that made the delta has ended without one";
+                Err(Failure::new(FailureCode::Unknown, text).into())
+            }
+        };
+        // The other thread still has what it compares, but for this.
+        let Stage::Compared { meta, .. } = std::mem::replace(&mut self.stage, Stage::Ended) else {
+            return ControlFlow::Continue(None);
+        };
+        let sent = match sending {
+            Ok(sending) => self.sent(sending, meta),
+            Err(error) => self.returned(PushError::new(error, None)).map(drop),
+        };
+        match sent {
+            Ok(()) => ControlFlow::Continue(None),
+            Err(error) => ControlFlow::Break(Err(error)),
+        }
     }
 
     /// Makes the result. The copy of a push that failed is useless to a caller who has the original.
@@ -327,23 +375,10 @@ impl Call for PushCall<'_> {
                 }
                 return ControlFlow::Break(self.result(concluded));
             }
-            if let Stage::Compared { made, started } = &mut self.stage {
-                let started = *started;
-                match Pin::new(made).poll(&mut Context::from_waker(waker)) {
-                    // Of the thread that reads for others, the waker alone would not end the sleep.
-                    Poll::Pending => return ControlFlow::Continue(Instant::now() + COMPARED_POLL),
-                    Poll::Ready(Ok(made)) => {
-                        self.send(made, started);
-                        continue;
-                    }
-                    Poll::Ready(Err(_)) => {
-                        self.stage = Stage::Ended;
-                        let text = "the thread that made the delta has ended without one";
-                        return ControlFlow::Break(Err(PushError::new(
-                            Failure::new(FailureCode::Unknown, text).into(),
-                            None,
-                        )));
-                    }
+            if let Stage::Compared { .. } = &self.stage {
+                match self.step_compared(waker)? {
+                    Some(at) => return ControlFlow::Continue(at),
+                    None => continue,
                 }
             }
             let now = Instant::now();
@@ -374,14 +409,15 @@ impl Call for PushCall<'_> {
             let left = limit.saturating_duration_since(now);
             let mut push = self.options.push(key, meta.clone(), held.to_lend().offset, left);
             push.ranges = ranges;
-            let Some(of) = self.options.delta_of else {
-                let call = OneCall::new(self.session.clone(), Command::Push(push), started, limit).lending(held);
-                self.stage = Stage::Sent { call, meta };
-                continue;
-            };
-            match begin(&self.session, (push, held), of, !self.is_blocking) {
-                Ok(made) => self.send(made, started),
-                Err(made) => self.stage = Stage::Compared { made, started },
+            let ready = Ready { push, held, of: self.options.delta_of, started, limit };
+            let is_forked = self.session.is_forked();
+            if !is_forked && ready.is_for_background(&self.session, !self.is_blocking) {
+                self.stage = Stage::Compared { sending: ready.begin_in_background(&self.session), meta, limit };
+            } else if is_forked || ready.of.is_none() {
+                let call = OneCall::new(self.session.clone(), Command::Push(ready.push), started, limit);
+                self.stage = Stage::Sent { call: call.lending(ready.held), meta };
+            } else if let Err(late) = self.sent(ready.begin(&self.session), meta) {
+                return ControlFlow::Break(Err(late));
             }
         }
     }
@@ -394,8 +430,7 @@ impl Call for PushCall<'_> {
     fn needs_timer(&self) -> bool {
         match &self.stage {
             Stage::Sent { call, .. } => call.needs_timer(),
-            Stage::Compared { .. } => false,
-            Stage::Refused(_) | Stage::Unsent { .. } | Stage::Ended => true,
+            Stage::Refused(_) | Stage::Unsent { .. } | Stage::Compared { .. } | Stage::Ended => true,
         }
     }
 }

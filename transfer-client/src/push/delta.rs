@@ -1,18 +1,21 @@
 //! The delta of a push: what has changed since a version that this client has published.
 
 use crate::gathered::copy_threads;
-use crate::session::{Base, Held, PushedBytes, Session};
+use crate::session::{Base, Held, OneCall, PushedBytes, Session};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use transfer_core::delta::{Density, TooDense, encode};
-use transfer_core::op::{DeltaOf, Deltas, Push};
+use transfer_core::op::{Command, DeltaOf, Deltas, Push};
 use transfer_core::tensor::Version;
 use transfer_memory::arena::Block;
 
 /// A delta is at most as long as its version divided by this.
 const MIN_SAVING: u64 = 2;
+
+/// The most threads that compare versions. A few fill the memory's bandwidth.
+const MAX_THREADS: usize = 4;
 
 /// The delta of a push that asked for one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,33 +63,75 @@ impl fmt::Display for NoDelta {
 
 /// A delta that is made, and its base, which is held until the push has ended: the sidecar finds it by its place in the arena.
 #[derive(Debug, Default)]
-pub(super) struct Made {
-    pub(super) block: Option<Block>,
-    pub(super) base: Option<Base>,
+struct Made {
+    block: Option<Block>,
+    base: Option<Base>,
 }
 
 /// A shorter version is compared where the push is made: that takes less than half a millisecond.
 const SHORT_BYTES: u64 = 1 << 20;
 
-/// A push, the memory that it lends, and its delta.
-pub(super) type WithDelta = (Push, Held, PushedDelta, Made);
+/// A push whose memory is there.
+pub(super) struct Ready {
+    pub(super) push: Push,
+    pub(super) held: Held,
+    /// The version of which it is to have a delta.
+    pub(super) of: Option<u64>,
+    pub(super) started: Instant,
+    pub(super) limit: Instant,
+}
 
-/// The delta of a push is made on another thread, unless the version is short or its caller does nothing else meanwhile.
-pub(super) fn begin(
-    session: &Arc<Session>,
-    (mut push, held): (Push, Held),
-    of: u64,
-    is_awaited: bool,
-) -> Result<WithDelta, oneshot::Receiver<WithDelta>> {
-    if !is_awaited || push.meta.len_bytes() <= SHORT_BYTES {
-        let (delta, made) = make(session, &mut push, of);
-        return Ok((push, held, delta, made));
+/// A push that can be sent, or was.
+#[derive(Debug)]
+pub(super) struct Sending {
+    /// What it would have lent, if its time was over before.
+    pub(super) call: Result<OneCall, Held>,
+    pub(super) delta: Option<PushedDelta>,
+    /// Held until the push has ended.
+    pub(super) base: Option<Base>,
+}
+
+impl Ready {
+    /// Whether another thread makes the delta and sends the push: if the version is long, unless its caller does nothing else
+    /// meanwhile, and if it does so already with an earlier push of the key, which this one would overtake.
+    pub(super) fn is_for_background(&self, session: &Session, is_awaited: bool) -> bool {
+        let is_long = self.of.is_some() && self.push.meta.len_bytes() > SHORT_BYTES;
+        (is_long && is_awaited && Instant::now() < self.limit) || session.has_background(&self.push.key)
     }
-    let of_session = session.clone();
-    Err(session.in_background(copy_threads(), move || {
-        let (delta, made) = make(&of_session, &mut push, of);
-        (push, held, delta, made)
-    }))
+
+    /// Makes the delta on another thread, which sends the push: those that wait behind it depend on nobody who polls this one.
+    pub(super) fn begin_in_background(self, session: &Arc<Session>) -> oneshot::Receiver<Sending> {
+        let (key, of_session) = (self.push.key.clone(), session.clone());
+        session.in_background(key, (copy_threads() / 2).clamp(1, MAX_THREADS), move |is_wanted| {
+            let mut sending = self.begin(&of_session);
+            if let (Ok(call), true) = (&mut sending.call, is_wanted()) {
+                call.submit();
+            }
+            sending
+        })
+    }
+
+    /// Makes the delta, unless the time is over.
+    pub(super) fn begin(mut self, session: &Arc<Session>) -> Sending {
+        let late = |held| Sending { call: Err(held), delta: None, base: None };
+        if Instant::now() >= self.limit {
+            return late(self.held);
+        }
+        let (delta, Made { block, base }) = match self.of {
+            Some(of) => {
+                let (delta, made) = make(session, &mut self.push, of);
+                (Some(delta), made)
+            }
+            None => Default::default(),
+        };
+        // The delta took its time, and the sidecar counts from now on.
+        self.push.timeout = self.limit.saturating_duration_since(Instant::now());
+        if self.push.timeout.is_zero() {
+            return late(self.held);
+        }
+        let call = OneCall::new(session.clone(), Command::Push(self.push), self.started, self.limit);
+        Sending { call: Ok(call.lending(self.held).with_delta(block)), delta, base }
+    }
 }
 
 /// Makes the delta of a push that is about to be sent, whose memory the caller holds. Where there is none, the push says that

@@ -43,7 +43,8 @@ pub struct PushManyCall {
     /// The descriptions of those that are sent, in order.
     metas: Vec<TensorMeta>,
     calls: Option<Calls>,
-    /// The pushes of a batch with digests: each is gathered by itself, and may wait for room for them.
+    /// The pushes of a batch with digests: each is gathered by itself, and may wait for room for them. Also those of a batch that
+    /// begins while deltas are made: each waits for earlier pushes of its key.
     each: Option<Vec<One>>,
 }
 
@@ -79,7 +80,14 @@ impl PushManyCall {
         calls
     }
 
-    /// Goes on with a batch with digests.
+    /// Whether each push goes by itself.
+    fn is_of_each(&self) -> bool {
+        self.options.digesting.is_asked()
+            || self.each.is_some()
+            || (self.calls.is_none() && self.session.has_any_background())
+    }
+
+    /// Goes on with a batch whose pushes go by themselves.
     fn step_each(&mut self, waker: &Waker) -> ControlFlow<Vec<Result<Pushed, PushError>>, Instant> {
         let mut pushes = self.each.take().unwrap_or_else(|| {
             let started = Instant::now();
@@ -116,7 +124,7 @@ impl Call for PushManyCall {
     type Output = Vec<Result<Pushed, PushError>>;
 
     fn step(&mut self, waker: &Waker) -> ControlFlow<Self::Output, Instant> {
-        if self.options.digesting.is_asked() {
+        if self.is_of_each() {
             return self.step_each(waker);
         }
         let mut calls = match self.calls.take() {
@@ -133,7 +141,7 @@ impl Call for PushManyCall {
     }
 
     fn needs_timer(&self) -> bool {
-        self.options.digesting.is_asked() || self.calls.as_ref().is_some_and(Calls::needs_timer)
+        self.each.is_some() || self.calls.as_ref().is_some_and(Calls::needs_timer)
     }
 }
 

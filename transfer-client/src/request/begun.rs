@@ -21,7 +21,8 @@ impl<'a, T> Begun<'a, T> {
         Begun { session, call: Box::new(call) }
     }
 
-    /// Continues as far as possible without waiting. `Break` has the result, and `poll` must not be called again. With
+    /// Continues as far as possible without waiting. A push computes what it needs for that: digests, and a delta of at most 1 MiB;
+    /// a longer one is made on another thread. `Break` has the result, and `poll` must not be called again. With
     /// `Continue(at)`, `waker` is woken when the call can continue; `poll` must be called again at `at` in any case.
     pub fn poll(&mut self, waker: &Waker) -> ControlFlow<T, Instant> {
         let step = self.call.step(waker);

@@ -95,7 +95,8 @@ impl Io {
         times.again = Some(times.again.map_or(at, |again| again.min(at)));
     }
 
-    /// Makes a call of [`Io::client`].
+    /// Makes a call of [`Io::client`], as one that is awaited: a long delta of a push is made on another thread, also where the flow
+    /// is called on a [`BlockingClient`].
     pub async fn run<K: RequestCall>(&self, mut request: Request<BlockingClient, K>) -> K::Output {
         poll_fn(|cx| match request.call.step(cx.waker()) {
             ControlFlow::Break(output) => Poll::Ready(output),

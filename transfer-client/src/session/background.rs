@@ -1,63 +1,101 @@
-//! Long work of calls, on threads of its own: a call that is awaited does not hold up the runtime that polls it.
+//! Long work of calls, on threads of its own: a call that is awaited does not hold up the runtime that polls it. What is done for one
+//! key is done in order.
 
 use super::Session;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::oneshot;
+use transfer_core::tensor::Key;
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// The work of a session that no thread has begun, and how many threads there are. They end when there is none.
+/// The work of a session that is not done, and how many threads there are. They end when there is none that they could begin.
 #[derive(Default)]
-pub(crate) struct Background(Mutex<Waiting>);
+pub(crate) struct Background {
+    waiting: Mutex<Waiting>,
+    /// How much is not done. It saves the lock where there is none, which is nearly always.
+    pending: AtomicUsize,
+}
 
 #[derive(Default)]
 struct Waiting {
-    works: VecDeque<Work>,
+    works: VecDeque<(Key, Work)>,
+    /// The keys for which threads are at work.
+    begun: Vec<Key>,
     threads: usize,
 }
 
 impl Session {
-    /// Does this on another thread, of which there are at most `threads` at a time, or here if there can be none. The receiver is
-    /// ready once it is done.
+    /// Does this on another thread, of which there are at most `threads` at a time, or here if there can be none, once what came
+    /// before it for the same key is done. It is told whether its result is still wanted, and is not begun if it is not. The
+    /// receiver is ready once it is done, or has panicked.
     pub(crate) fn in_background<T: Send + 'static>(
         self: &Arc<Self>,
+        key: Key,
         threads: usize,
-        work: impl FnOnce() -> T + Send + 'static,
+        work: impl FnOnce(&dyn Fn() -> bool) -> T + Send + 'static,
     ) -> oneshot::Receiver<T> {
         let (done, result) = oneshot::channel();
-        // Nobody may wait for it any more.
-        let work: Work = Box::new(move || drop(done.send(work())));
-        if self.is_forked() {
-            // The threads are the parent's.
-            work();
-            return result;
-        }
-        let mut waiting = self.background.0.lock();
-        waiting.works.push_back(work);
+        let work: Work = Box::new(move || {
+            if !done.is_closed() {
+                let made = work(&|| !done.is_closed());
+                // Nobody may wait for it any more.
+                drop(done.send(made));
+            }
+        });
+        let mut waiting = self.background.waiting.lock();
+        waiting.works.push_back((key, work));
+        self.background.pending.fetch_add(1, Ordering::SeqCst);
         if waiting.threads < threads {
             let session = self.clone();
-            let thread = std::thread::Builder::new().name("transfer-delta".into());
+            let thread = std::thread::Builder::new().name("transfer-push".into());
             let started = thread.spawn(move || while session.do_next() {});
             waiting.threads += usize::from(started.is_ok());
         }
         if waiting.threads == 0 {
-            let work = waiting.works.pop_back();
+            waiting.threads = 1;
             drop(waiting);
-            work.into_iter().for_each(|work| work());
+            while self.do_next() {}
         }
         result
     }
 
-    /// Does what waits for longest. Returns whether there was anything; else one thread less is there.
+    /// Whether there is work for this key that is not done.
+    pub(crate) fn has_background(&self, key: &Key) -> bool {
+        self.has_any_background() && {
+            let waiting = self.background.waiting.lock();
+            waiting.begun.contains(key) || waiting.works.iter().any(|(of, _)| of == key)
+        }
+    }
+
+    /// Whether there is work for any key that is not done.
+    pub(crate) fn has_any_background(&self) -> bool {
+        // The threads, and what they have locked, are those of a child's parent.
+        !self.is_forked() && self.background.pending.load(Ordering::SeqCst) > 0
+    }
+
+    /// Does what waits for longest and may begin. Returns whether there was anything; else one thread less is there.
     fn do_next(&self) -> bool {
-        let work = {
-            let mut waiting = self.background.0.lock();
-            let work = waiting.works.pop_front();
-            waiting.threads -= usize::from(work.is_none());
-            work
+        let (key, work) = {
+            let mut waiting = self.background.waiting.lock();
+            let Waiting { works, begun, threads } = &mut *waiting;
+            // The thread that is at work for a key goes on with what waits for that.
+            let next = works.iter().position(|(key, _)| !begun.contains(key)).and_then(|at| works.remove(at));
+            let Some((key, work)) = next else {
+                *threads -= 1;
+                return false;
+            };
+            begun.push(key.clone());
+            (key, work)
         };
-        work.map(|work| work()).is_some()
+        // The caller of what panics finds that its sender is gone, and the others go on.
+        let _ = catch_unwind(AssertUnwindSafe(work));
+        let mut waiting = self.background.waiting.lock();
+        waiting.begun.retain(|of| *of != key);
+        self.background.pending.fetch_sub(1, Ordering::SeqCst);
+        true
     }
 }

@@ -47,6 +47,11 @@ impl OneCall {
         self
     }
 
+    /// Sends it for another thread, which takes the steps, if there is room in the ring. What fails, the first step says.
+    pub(crate) fn submit(&mut self) {
+        let _ = self.session.poll_submit(slice::from_mut(&mut self.item), &mut 0, Waker::noop());
+    }
+
     /// Continues; breaks with the end of the command. A command that has ended has no other end, and is not sent again: its range
     /// may be the caller's by then.
     pub(crate) fn step(&mut self, waker: &Waker) -> ControlFlow<Ended, Instant> {
