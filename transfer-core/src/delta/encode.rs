@@ -89,7 +89,7 @@ pub fn encode(
 struct Encoder {
     parts: Vec<u8>,
     density: Density,
-    /// The places of the changed elements of the block, with room for one group more.
+    /// The places of the changed elements of the block.
     places: Vec<u16>,
     heads: Vec<u8>,
 }
