@@ -257,6 +257,38 @@ fn delta_that_has_room_keeps_its_base() {
     d.end();
 }
 
+// Promise: deltas, seen to fail
+#[test]
+fn idle_bases_are_given_up_before_one_of_a_request_that_waits() {
+    let mut d = Deltaic::new(|_| {});
+    d.push(1, 5, |_| {});
+    d.fetched_delta();
+    // Another base, for which nobody waits.
+    let idle = POOL_BYTES / 4;
+    d.pair.deltas = Deltas::Follow;
+    d.pair.push_version(d.w, "idle", Some(1), bytes(idle), 1, None);
+    d.pair.fetch(d.r, "idle", Select::Latest);
+    d.pair.settle();
+    let replies = d.pair.replies(d.r);
+    let [Reply::Answer { answer: Answer::Fetched { lease, .. }, .. }] = &replies[..] else { panic!("{replies:?}") };
+    d.pair.request(d.r, Request::Release { lease: *lease });
+    d.pair.settle();
+    // What is left has too little room for a delta.
+    d.pair.deltas = Deltas::None;
+    let large = POOL_BYTES - slot_of(LEN) - slot_of(idle) - 128;
+    d.pair.push_version(d.w, "large", Some(1), bytes(large), 1, None);
+    d.pair.fetch(d.r, "large", Select::Latest);
+    d.pair.settle();
+    let replies = d.pair.replies(d.r);
+    let [Reply::Answer { answer: Answer::Fetched { lease, .. }, .. }] = &replies[..] else { panic!("{replies:?}") };
+    let large = *lease;
+    d.push(2, 6, |_| {});
+    assert!(d.fetched_delta() > 0);
+    assert_eq!((d.given_up(WhyWhole::BaseGone), d.meter().versions), (0, 1));
+    d.pair.request(d.r, Request::Release { lease: large });
+    d.end();
+}
+
 #[test]
 fn fetch_says_that_it_waits_for_a_delta() {
     let mut d = Deltaic::new(|_| {});

@@ -38,17 +38,19 @@ impl Fetching<'_> {
 
     /// Gives up a version of a tenant that is kept for those who ask next. Returns whether there was one.
     fn give_up_kept(&mut self, domain: Tenant) -> bool {
-        if let Some((link, id)) = self.transfers.holding_of(domain) {
-            if let Some(held) = self.transfers.take_held(link, id) {
-                memory!(self).release(held);
-            }
-            // Without its base, a delta that waits for room would come in vain.
-            if self.transfers.pull(link, id).is_some_and(Pull::wants_room) {
-                self.ask_for_whole(self.common.latest, link, id, WhyWhole::BaseGone);
-            }
+        // Nobody waits for those.
+        if let Some(base) = self.bases.give_up_oldest(domain) {
+            memory!(self).release(base);
             return true;
         }
-        let base = self.bases.give_up_oldest(domain);
-        base.map(|base| memory!(self).release(base)).is_some()
+        let Some((link, id)) = self.transfers.holding_of(domain) else { return false };
+        if let Some(held) = self.transfers.take_held(link, id) {
+            memory!(self).release(held);
+        }
+        // Without its base, a delta that waits for room would come in vain.
+        if self.transfers.pull(link, id).is_some_and(Pull::wants_room) {
+            self.ask_for_whole(self.common.latest, link, id, WhyWhole::BaseGone);
+        }
+        true
     }
 }
