@@ -56,7 +56,6 @@ OVER_VERBS = {
     'exchange_merged': (),
     'full_pools': ('push_waits_for_room_in_a_full_arena',),
     'into_memory': ('embedded',),
-    'into_memory_apart': (),
     'into_memory_bundles': ('error_names',),
     'into_memory_views': (),
     'killed_workers': (),

@@ -1,5 +1,7 @@
 //! Fetches of bundles into the memory of the reader: which tensors land where they are to be, and what becomes of those that do not.
 
+mod apart;
+
 use crate::into_memory::{WIDTH, connect, empty, from_afar, has, numbers};
 use std::time::Duration;
 use tonic::transport::Endpoint;

@@ -40,7 +40,6 @@ mod hostile_peers;
 mod hostile_workers;
 mod in_place;
 mod into_memory;
-mod into_memory_apart;
 mod into_memory_bundles;
 mod into_memory_views;
 mod killed_workers;
