@@ -104,7 +104,7 @@ impl<C: AnyClient> FetchSharded<C> {
     /// Compares each shard that comes whole from one rank with the digest of its push, if that has [made some](crate::PushShards::digest), in
     /// the tensors of the result. Nothing is returned if a byte is wrong, and the error names the rank. Of a shard of which only a part is
     /// fetched nothing is proved: the report counts the bytes that were compared, and the others are unproved. A fetch
-    /// [into](FetchSharded::into) memory of the caller is refused with [`DigestError::NotProvable`].
+    /// [into](FetchSharded::into) memory of the caller is refused with [`DigestError::NotProvable`](crate::DigestError::NotProvable).
     pub fn verify(self) -> Self {
         self.proving(Proving::IfThere)
     }
