@@ -25,7 +25,7 @@ pub enum Command {
     /// Show the sidecar's identity, health, contents and counters
     Status(admin::status::Options),
     /// Show the hosts of the directory, which of them leads, and who has not recited to it
-    Directory(admin::directory::Options),
+    Directory(admin::status::Options),
     /// List connected workers
     Sessions(admin::lists::Sessions),
     /// List nodes with a link, or to which one is being made

@@ -1,23 +1,12 @@
 //! `transferctl directory`.
 
-use super::Target;
+use super::status::Options;
 use crate::error::Error;
 use serde_json::{Value, json};
 use transfer_core::text::printable;
 use transfer_proto::v1::DirectoryState;
 use transfer_terminal::table::Table;
 use transfer_terminal::units::counted;
-
-/// The options of `transferctl directory`.
-#[derive(Debug, Clone, clap::Args)]
-pub struct Options {
-    /// The sidecar.
-    #[command(flatten)]
-    pub target: Target,
-    /// As JSON
-    #[arg(long)]
-    pub json: bool,
-}
 
 /// Requests what a sidecar knows of the directory, and prints it.
 ///
