@@ -12,7 +12,7 @@ const LEN: u64 = 24 << 20;
 const READERS: usize = 7;
 
 /// How long a fetch may take: a node that takes a sixth of this is not waited for.
-const LONG: Duration = Duration::from_secs(60);
+const FETCH_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Eight sidecars, a worker that pushes at the first, and one that reads at each of the others.
 fn cluster() -> (Scene, Worker, Vec<Worker>) {
@@ -29,7 +29,7 @@ fn cluster() -> (Scene, Worker, Vec<Worker>) {
 
 /// Lets a reader wait at the owner: its link answers in order.
 fn waits(reader: &mut Worker, version: u64) -> Pending<Fetched> {
-    let fetch = reader.fetch("w").at_least(version).timeout(LONG).start();
+    let fetch = reader.fetch("w").at_least(version).timeout(FETCH_TIMEOUT).start();
     reader.fetch("small").get();
     fetch
 }

@@ -12,7 +12,7 @@ use transfer_core::tensor::Key;
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// The work of a session that is not done, and how many threads there are. They end when there is none that they could begin.
+/// The unfinished background work of a session. A thread ends when no work is left that it may begin.
 #[derive(Default)]
 pub(crate) struct Background {
     waiting: Mutex<Waiting>,
