@@ -20,7 +20,7 @@ EXCHANGE = ROOT / "transfer-exchange/src"
 # What tests alone call.
 TESTS_ONLY = {"checks.rs"}
 MAX_FILES_IN_A_CIRCLE = 5
-MAX_METHODS_OF_NODE = 61
+MAX_METHODS_OF_NODE = 60
 
 IMPL = re.compile(r"^impl(?:<'a>)? (?:\w+ for )?(\w+)(?:<'\w+>)? \{\n(.*?)^\}", re.S | re.M)
 METHOD = re.compile(r"^    (?:pub(?:\([\w: ]+\))? )?(?:const )?fn (\w+)", re.M)

@@ -6,6 +6,7 @@ use super::events::NodeEvent;
 use super::ids::SessionId;
 use super::spill::SpillId;
 use super::tenant::Tenant;
+use crate::delta::NotApplied;
 use crate::fabric::{AtomicOp, DownReason, GrantAccess, LinkId, WorkId};
 use crate::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
 use crate::op::{Answer, OpId, Reply};
@@ -133,6 +134,17 @@ pub enum FabricAction {
     },
 }
 
+/// What the host has done: the answer to an action with a tag.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HostDone {
+    /// The bytes of [`HostAction::Copy`] are copied.
+    Copied,
+    /// What has come of [`HostAction::Apply`].
+    Applied(Result<(), NotApplied>),
+    /// The digest of [`HostAction::Digest`].
+    Digest([u8; 16]),
+}
+
 /// An action for the host of a node. The enum is exhaustive, so that a host that ignores an action does not compile.
 #[derive(Debug)]
 pub enum HostAction {
@@ -166,7 +178,7 @@ pub enum HostAction {
         /// The ticket.
         ticket: u64,
     },
-    /// Pack what lies in these ranges into one, and call [`super::Node::copied`] with this tag. Nothing else writes to the
+    /// Pack what lies in these ranges into one, and call [`super::Node::host_done`] with this tag. Nothing else writes to the
     /// target meanwhile. What is not packed there becomes zeros.
     Copy {
         /// The ranges to read, back to back.
@@ -178,7 +190,7 @@ pub enum HostAction {
         /// The tag.
         tag: u64,
     },
-    /// Make a version of its base and its [delta](crate::delta), and call [`super::Node::applied`] with this tag. Nothing else writes
+    /// Make a version of its base and its [delta](crate::delta), and call [`super::Node::host_done`] with this tag. Nothing else writes
     /// to the three meanwhile, and readers may read the base. What is behind the version in the target becomes zeros.
     Apply {
         /// The ranges of the base, back to back.
@@ -192,13 +204,11 @@ pub enum HostAction {
         /// The tag.
         tag: u64,
     },
-    /// Compute the digest of what lies in these ranges, back to back, and call [`super::Node::digested`] with this tag. It is XXH3 with
+    /// Compute the digest of what lies in these ranges, back to back, and call [`super::Node::host_done`] with this tag. It is XXH3 with
     /// 128 bits, the highest byte first.
     Digest {
         /// The ranges.
         of: GatherList,
-        /// Whether it is compared with the digest of an owner, from which the version did not come.
-        is_relayed: bool,
         /// The tag.
         tag: u64,
     },

@@ -62,7 +62,7 @@ mod tenant;
 mod tests;
 mod transfers;
 
-pub use action::{Action, FabricAction, HostAction, NoticeAt, Post, Shown, Write};
+pub use action::{Action, FabricAction, HostAction, HostDone, NoticeAt, Post, Shown, Write};
 pub use config::NodeConfig;
 pub use control::{BufferAnswer, BufferAsk, Control, MAX_ASKS, PREPARED_METADATA_ID, PassedOver, PeerInfo};
 pub use counters::{COUNTER_WORDS_BYTES, COUNTERS_PER_NODE};

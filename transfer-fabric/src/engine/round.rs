@@ -6,7 +6,7 @@ use super::wait::Ready;
 use super::workers::Take;
 use crate::epoll::Event;
 use std::time::{Duration, Instant};
-use transfer_core::protocol::SessionId;
+use transfer_core::protocol::{HostDone, SessionId};
 use transfer_memory::session::SessionError;
 use transfer_memory::socket::SocketError;
 
@@ -82,19 +82,19 @@ impl Run {
         if !self.copies.is_empty() {
             active = true;
             if let Some(tag) = self.copies.step(&self.memory) {
-                self.driver.node.copied(now, tag);
+                self.driver.node.host_done(now, tag, HostDone::Copied);
                 self.work(now);
             }
         }
         while let Some((tag, result)) = self.deltas.applied() {
             active = true;
-            self.driver.node.applied(now, tag, result);
+            self.driver.node.host_done(now, tag, HostDone::Applied(result));
             self.work(now);
         }
         if !self.digests.is_empty() {
             active = true;
             if let Some((tag, digest)) = self.digests.step() {
-                self.driver.node.digested(now, tag, digest);
+                self.driver.node.host_done(now, tag, HostDone::Digest(digest));
                 self.work(now);
             }
         }

@@ -275,7 +275,7 @@ impl Run {
             Action::Host(HostAction::Apply { base, delta, to, len, tag }) => {
                 self.apply(base, (*delta, *to), *len, *tag);
             }
-            Action::Host(HostAction::Digest { of, is_relayed: _, tag }) => self.digest(of, *tag),
+            Action::Host(HostAction::Digest { of, tag }) => self.digest(of, *tag),
             Action::Host(HostAction::SpillWrite { id, tenant, from, len }) => {
                 self.write_to_disk(now, *id, *tenant, from, *len);
             }

@@ -7,11 +7,21 @@ use crate::memory::SegmentId;
 use crate::protocol::counters::RosterContents;
 use crate::protocol::directory::ClaimRefused;
 use crate::protocol::keys::Owner;
+#[cfg(test)]
+use crate::protocol::relays::Proof;
+#[cfg(test)]
+use crate::protocol::slab::Id;
 use crate::tensor::{Key, Name};
 use crate::time::Time;
 use crate::wire::message::{Body, Role};
 
 impl Node {
+    /// Whether the digest with this tag is of a version that has not come from its owner.
+    #[cfg(test)]
+    pub(crate) fn is_of_relay(&self, tag: u64) -> bool {
+        matches!(self.proofs.get(Id::from_u64(tag)), Some(Proof::Came(..)))
+    }
+
     /// Checks the invariants that hold whenever no action is left.
     pub(crate) fn check(&mut self) -> Result<(), String> {
         self.landing.settle();

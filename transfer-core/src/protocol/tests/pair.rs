@@ -7,6 +7,7 @@ use crate::op::{
     Answer, Command, Deltas, Failure, FailureCode, Fetch, FetchedTensor, LeaseId, OpId, Push, Reply, Request, Reserve,
 };
 use crate::plan::GatherList;
+use crate::protocol::HostDone;
 use crate::protocol::{
     Action, Claim, ClaimRefused, Control, DirectoryRequest, HostAction, Node, NodeConfig, NodeEvent, PassedOver,
     PeerInfo, PushRead, SessionId, Tenant, Vouches,
@@ -357,11 +358,11 @@ impl Pair {
             },
             HostAction::Apply { base, delta, to, tag, .. } => {
                 let made = self.memories[i].apply(&base, delta, to);
-                self.nodes[i].node.applied(now, tag, made);
+                self.nodes[i].node.host_done(now, tag, HostDone::Applied(made));
             }
             HostAction::Digest { of, tag, .. } => {
                 let digest = self.memories[i].digest(&of);
-                self.nodes[i].node.digested(now, tag, digest);
+                self.nodes[i].node.host_done(now, tag, HostDone::Digest(digest));
             }
             HostAction::SpillWrite { id, from, .. } => {
                 assert!(self.disk_is_full || self.disks[i].write(&self.memories[i], id, &from), "{from:?}");
@@ -406,7 +407,7 @@ impl Pair {
     fn copy(&mut self, i: usize, from: &[LocalSlice], packing: Packing, to: LocalSlice, tag: u64) {
         assert!(self.memories[i].pack(from, packing, to), "{from:?}");
         let now = self.world.now();
-        self.nodes[i].node.copied(now, tag);
+        self.nodes[i].node.host_done(now, tag, HostDone::Copied);
     }
 
     /// Returns the number of copies that are held back.

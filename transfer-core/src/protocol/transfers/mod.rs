@@ -59,8 +59,6 @@ pub(super) struct Transfers {
     holding: BTreeSet<(LinkId, PullId)>,
     /// Requests to nodes that do not own the key, and when each is given up.
     stalling: BTreeSet<(Time, LinkId, PullId)>,
-    /// How many requests are under way for the versions of a key.
-    coming: HashMap<Spreading, u32>,
 }
 
 /// The transfers of one link.
@@ -159,11 +157,8 @@ impl Transfers {
     /// Begins a request of this node.
     pub(super) fn begin_pull(&mut self, link: LinkId, pull: Pull) -> Option<PullId> {
         let l = self.links.get_mut(&link)?;
-        let (shared, holds, stalls_at, spreading) = (pull.shared(), pull.holds(), pull.stalls_at, pull.spreading(link));
+        let (shared, holds, stalls_at) = (pull.shared(), pull.holds(), pull.stalls_at);
         let id = l.pulls.insert(pull);
-        if let Some(of) = spreading {
-            *self.coming.entry(of).or_default() += 1;
-        }
         if let Some(at) = stalls_at {
             self.stalling.insert((at, link, id));
         }
@@ -212,24 +207,12 @@ impl Transfers {
         if let Some(at) = pull.stalls_at {
             self.stalling.remove(&(at, link, id));
         }
-        self.no_longer_coming(link, &pull);
         Some(pull)
-    }
-
-    /// Stops counting a request that has ended, or whose link has.
-    pub(super) fn no_longer_coming(&mut self, link: LinkId, pull: &Pull) {
-        let Some(of) = pull.spreading(link) else { return };
-        if let Some(count) = self.coming.get_mut(&of) {
-            *count -= 1;
-            if *count == 0 {
-                self.coming.remove(&of);
-            }
-        }
     }
 
     /// Whether a version of a key is on its way here.
     pub(super) fn is_coming(&self, of: &Spreading) -> bool {
-        self.coming.contains_key(of)
+        self.links.iter().any(|(link, l)| l.pulls.iter().any(|(_, pull)| pull.brings(*link, of)))
     }
 
     /// Returns when a request to a node that does not own the key is given up next.

@@ -237,8 +237,18 @@ impl Pull {
     /// link, or to a node that it has named. Not for memory of a worker, which may change it.
     pub(crate) fn spreading(&self, link: LinkId) -> Option<Spreading> {
         let is_kept = self.gathered.is_none() && self.excerpt.is_none();
-        let owner = self.redirect().map_or(link, |redirect| redirect.owner);
-        is_kept.then(|| (owner, self.domain, self.key.clone()))
+        is_kept.then(|| (self.owner(link), self.domain, self.key.clone()))
+    }
+
+    /// Whether it brings a version of that key of that owner.
+    pub(super) fn brings(&self, link: LinkId, (owner, domain, key): &Spreading) -> bool {
+        let is_kept = self.gathered.is_none() && self.excerpt.is_none();
+        is_kept && self.owner(link) == *owner && self.domain == *domain && self.key == *key
+    }
+
+    /// Returns the link to the owner of its key, if it goes over this one.
+    fn owner(&self, link: LinkId) -> LinkId {
+        self.redirect().map_or(link, |redirect| redirect.owner)
     }
 
     /// Whether the owner may answer it by REDIRECT.

@@ -3,6 +3,7 @@
 use super::{Cluster, Happening};
 use crate::memory::LocalSlice;
 use crate::plan::GatherList;
+use crate::protocol::HostDone;
 
 /// A delta that is being applied.
 #[derive(Debug)]
@@ -27,7 +28,7 @@ impl Cluster {
             return Err(format!("node {node} has a base and an honest delta: {why}"));
         }
         let now = self.clock(node);
-        self.nodes[node].driver.node.applied(now, tag, made);
+        self.nodes[node].driver.node.host_done(now, tag, HostDone::Applied(made));
         Ok(())
     }
 }

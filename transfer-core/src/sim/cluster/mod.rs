@@ -41,6 +41,7 @@ use super::{Endpoint, MemoryId, SimDisk, SimFabric, SimMemory, World};
 use crate::drive::Driver;
 use crate::fabric::{Fabric, LinkId};
 use crate::memory::{LocalSlice, RailKeys, SegmentId};
+use crate::protocol::HostDone;
 use crate::protocol::{Action, Broken, BufferAsk, Control, DirectoryRequest, HostAction, Node, NodeConfig, Tenant};
 use crate::rails::{self, MultiRail, RailsConfig};
 use crate::tensor::{Name, Version};
@@ -503,14 +504,14 @@ impl Cluster {
                     return Err(format!("node {node} copies {from:?}, which is not there"));
                 }
                 let now = self.clock(node);
-                self.nodes[node].driver.node.copied(now, tag);
+                self.nodes[node].driver.node.host_done(now, tag, HostDone::Copied);
                 Ok(())
             }
             HostAction::Apply { base, delta, to, tag, .. } => {
                 self.apply_later(node, Apply { base, delta, to, tag });
                 Ok(())
             }
-            HostAction::Digest { of, is_relayed, tag } => self.digest_later(node, Digested { of, is_relayed, tag }),
+            HostAction::Digest { of, tag } => self.digest_later(node, Digested { of, tag }),
             HostAction::SpillWrite { id, from, .. } => {
                 let well = self.play.calm || self.rng.random_range(0..10) > 0;
                 let n = &mut self.nodes[node];

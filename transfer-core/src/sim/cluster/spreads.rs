@@ -3,6 +3,7 @@
 
 use super::{Cluster, Happening};
 use crate::plan::GatherList;
+use crate::protocol::HostDone;
 use rand::Rng;
 
 /// The percentage of versions from other nodes than their owner that are damaged.
@@ -12,7 +13,6 @@ const DAMAGED: u32 = 10;
 #[derive(Debug)]
 pub(super) struct Digested {
     pub(super) of: GatherList,
-    pub(super) is_relayed: bool,
     pub(super) tag: u64,
 }
 
@@ -24,7 +24,8 @@ impl Cluster {
         Ok(())
     }
 
-    pub(super) fn digest(&mut self, node: usize, Digested { of, is_relayed, tag }: Digested) {
+    pub(super) fn digest(&mut self, node: usize, Digested { of, tag }: Digested) {
+        let is_relayed = self.nodes[node].driver.node.is_of_relay(tag);
         self.tally.relayed += u64::from(is_relayed);
         let damage = self.rng.random_range(0..100) < DAMAGED && is_relayed && !self.play.calm;
         if let Some(first) = of.first().filter(|first| first.len > 0 && damage) {
@@ -36,6 +37,6 @@ impl Cluster {
         }
         let digest = self.nodes[node].memory.digest(&of);
         let now = self.clock(node);
-        self.nodes[node].driver.node.digested(now, tag, digest);
+        self.nodes[node].driver.node.host_done(now, tag, HostDone::Digest(digest));
     }
 }

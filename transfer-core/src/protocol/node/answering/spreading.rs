@@ -46,7 +46,7 @@ impl Answering<'_> {
                 if begins && self.keys.hold(blob).is_some() {
                     let (of, tag) =
                         (self.keys.body_of(blob, None), self.proofs.insert(Proof::Published(blob)).to_u64());
-                    self.actions.push(HostAction::Digest { of, is_relayed: false, tag });
+                    self.actions.push(HostAction::Digest { of, tag });
                 }
             }
             Spreads::Redirect(digest, names) => {

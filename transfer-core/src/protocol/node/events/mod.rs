@@ -9,14 +9,14 @@
 //! - `references`: segments of peers, and the end of references.
 //! - `ping`: round trips to a peer, for an operator.
 //! - `drain`: the node is about to leave.
-//! - `digests`: digests that the host has made.
+//! - `host`: what the host has done: copies, deltas, digests.
 //! - `ended`: the recording of transfers.
 
 mod boards;
-mod digests;
 mod directory;
 mod drain;
 mod ended;
+mod host;
 mod inbox;
 mod ping;
 mod references;

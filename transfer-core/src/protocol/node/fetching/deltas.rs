@@ -14,7 +14,6 @@ use crate::protocol::ids::{PullId, SlotId};
 use crate::protocol::keys::{Blob, Source};
 use crate::protocol::landing::{LandedTensor, Want};
 use crate::protocol::meters::WhyWhole;
-use crate::protocol::node::Node;
 use crate::protocol::node::answering::{CopyReader, Copying, LandedDelta};
 use crate::protocol::node::flows::Fetching;
 use crate::protocol::node::replies::Carried;
@@ -24,14 +23,6 @@ use crate::protocol::transfers::{Held, Pull, PullState, Wanted};
 use crate::tensor::{TensorMeta, Version};
 use crate::time::Time;
 use crate::wire::landing::{HEADER_BYTES, Header};
-
-impl Node {
-    /// Handles the answer to [`HostAction::Apply`].
-    pub fn applied(&mut self, now: Time, tag: u64, result: Result<(), NotApplied>) {
-        self.common.latest = now;
-        fetching!(self).delta_applied(now, tag, result);
-    }
-}
 
 impl Fetching<'_> {
     /// Returns the version that a request for this may name, with a reference.
@@ -158,7 +149,7 @@ impl Fetching<'_> {
         self.actions.push(HostAction::Apply { base, delta, to: target, len, tag: tag.to_u64() });
     }
 
-    fn delta_applied(&mut self, now: Time, tag: u64, result: Result<(), NotApplied>) {
+    pub(in crate::protocol::node) fn delta_applied(&mut self, now: Time, tag: u64, result: Result<(), NotApplied>) {
         let Some(Copying {
             wanted_by: Some(CopyReader::Pull(link, id)),
             from,

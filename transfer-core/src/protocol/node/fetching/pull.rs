@@ -232,15 +232,7 @@ impl Fetching<'_> {
         if answering!(self).close_destination(link, id, &failure) {
             return self.landing.serve_later(domain);
         }
-        let Some(mut p) = self.transfers.end_pull(link, id) else { return };
-        // The request may have been the first in the queue for room.
-        self.landing.serve_later(p.domain);
-        if let Some(slot) = p.slot {
-            room!(self).drop_slot(link, slot);
-        }
-        if let Some(held) = p.take_held() {
-            memory!(self).release(held.blob);
-        }
+        let Some(mut p) = self.end_without_bytes(link, id) else { return };
         let (readers, next) = p.take_readers();
         if p.redirect().is_some() {
             return self.ask_others(now, readers);
@@ -264,8 +256,21 @@ impl Fetching<'_> {
         }
     }
 
+    /// Ends a request whose slot the peer has not used and will not use, and returns what it has.
+    pub(super) fn end_without_bytes(&mut self, link: LinkId, id: PullId) -> Option<Pull> {
+        let mut p = self.transfers.end_pull(link, id)?;
+        // The request may have been the first in the queue for room.
+        self.landing.serve_later(p.domain);
+        if let Some(slot) = p.slot {
+            room!(self).drop_slot(link, slot);
+        }
+        if let Some(held) = p.take_held() {
+            memory!(self).release(held.blob);
+        }
+        Some(p)
+    }
+
     pub(in crate::protocol::node) fn pull_lost(&mut self, now: Time, link: LinkId, mut pull: Pull, failure: &Failure) {
-        self.transfers.no_longer_coming(link, &pull);
         self.landing.settle_speculation(pull.domain, pull.speculative);
         if let Some(held) = pull.take_held() {
             memory!(self).release(held.blob);

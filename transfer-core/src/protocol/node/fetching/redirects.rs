@@ -56,15 +56,7 @@ impl Fetching<'_> {
             return;
         };
         pull_slots!(self).settle_speculation(link, id);
-        let Some(mut p) = self.transfers.end_pull(link, id) else { return };
-        self.landing.serve_later(p.domain);
-        if let Some(slot) = p.slot {
-            // The owner did not use the slot.
-            room!(self).drop_slot(link, slot);
-        }
-        if let Some(held) = p.take_held() {
-            memory!(self).release(held.blob);
-        }
+        let Some(mut p) = self.end_without_bytes(link, id) else { return };
         sources.retain(|name| *name != self.config.name);
         let redirect = Redirect { owner: link, owner_name, incarnation, identity, version, digest, meta, sources };
         let to = Redirected(Arc::new(redirect));
@@ -171,7 +163,7 @@ impl Fetching<'_> {
         let came = Proof::Came(link, id, blob, Box::new((header, copied)));
         let tag = self.proofs.insert(came).to_u64();
         let of = std::iter::once(slice).filter(|slice: &LocalSlice| slice.len > 0).collect();
-        self.actions.push(HostAction::Digest { of, is_relayed: true, tag });
+        self.actions.push(HostAction::Digest { of, tag });
     }
 
     /// Handles the digest of a version that did not come from its owner.

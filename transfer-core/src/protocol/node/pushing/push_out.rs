@@ -24,15 +24,6 @@ impl Node {
         pushing!(self).buffers_prepared(now, link, answers)
     }
 
-    /// Handles the answer to [`HostAction::Copy`](crate::protocol::HostAction::Copy): all bytes are copied. A push that waited for its
-    /// copy is sent.
-    pub fn copied(&mut self, now: Time, tag: u64) {
-        self.common.latest = now;
-        if let Some((link, flow)) = answering!(self).copied(now, tag) {
-            pushing!(self).drain_flow(now, link, flow);
-        }
-    }
-
     /// Ends the flows of a call that brought no answer, because it is unknown what the peer has done. Other flows take
     /// their place.
     pub fn prepare_failed(&mut self, link: LinkId, asks: &[BufferAsk], why: &str) {
@@ -84,7 +75,7 @@ impl Pushing<'_> {
     }
 
     /// Serves the queue of a flow: writes while slots are free, and requests slots if it has none or too small ones.
-    fn drain_flow(&mut self, now: Time, link: LinkId, flow: OutFlowId) {
+    pub(in crate::protocol::node) fn drain_flow(&mut self, now: Time, link: LinkId, flow: OutFlowId) {
         while let Some(f) = self.transfers.flow_mut(link, flow) {
             let Some(id) = f.next() else { return };
             let Some(op) = self.sessions.op(id) else {
