@@ -19,6 +19,9 @@ CHAOS_ARGS ?=
 FUZZ ?= 600
 FUZZ_TARGET ?= fuzz_
 
+# What `make count` tells its script, for instance COUNT_ARGS=--record.
+COUNT_ARGS ?=
+
 # Which frameworks `make test-frameworks` tests: names of folders in transfer-python/tests_frameworks. All, where nothing is said.
 FRAMEWORK ?=
 
@@ -29,7 +32,7 @@ export RUST_TEST_THREADS ?= $(shell echo $$((3 * $$(nproc))))
 # What the demo's programs are built with (Cargo.toml).
 DEMO_PROFILE := demo
 .DEFAULT_GOAL := help
-.PHONY: help demo pictures check test test-all test-tools test-host test-rdma test-packaging test-python test-python-all test-ray test-frameworks test-gpu wheel pgo pgo-wheel soak-rdma chaos fuzz loom miri bench lint doc deb setup fresh-machine
+.PHONY: help demo pictures check test test-all test-tools test-host test-rdma test-packaging test-python test-python-all test-ray test-frameworks test-gpu count wheel pgo pgo-wheel soak-rdma chaos fuzz loom miri bench lint doc deb setup fresh-machine
 
 help: ## Shows this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -117,6 +120,11 @@ miri: ## Runs the core's tests under miri, which sees undefined behaviour, where
 bench: setup ## Runs the benchmarks; takes a while, and wants a quiet machine
 	$(CARGO) build --release --workspace --bins
 	$(CARGO) bench --package transfer-benches
+
+count: setup ## Counts the instructions of a small message by step, and fails where one has grown by more than 10 %
+	scripts/test-tools.sh
+	$(CARGO) build --release --package transfer-bench --no-default-features
+	scripts/count.py --program $(TARGET)/release/transfer-bench $(COUNT_ARGS)
 
 lint: setup ## Checks format, lints and house rules
 	$(CARGO) fmt --all --check
