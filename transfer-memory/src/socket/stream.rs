@@ -11,6 +11,7 @@ use rustix::net::{
     self, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags,
 };
+use std::cell::RefCell;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::path::Path;
@@ -21,6 +22,12 @@ const MAX_DESCRIPTORS: usize = 4;
 
 /// The one byte of a doorbell. Its value says nothing.
 const DOORBELL: &[u8] = &[1];
+
+thread_local! {
+    /// The memory for the message that this thread receives. Most calls find none, or a doorbell: to fill it with zeros for each
+    /// would be most of their work.
+    static RECEIVED: RefCell<[u8; MAX_MESSAGE_BYTES]> = const { RefCell::new([0; MAX_MESSAGE_BYTES]) };
+}
 
 /// A received message.
 #[derive(Debug)]
@@ -184,15 +191,16 @@ impl Socket {
     /// # Errors
     /// Any [`SocketError`] but [`SocketError::TimedOut`].
     pub fn try_receive(&self, descriptors: usize) -> Result<Option<Message>, SocketError> {
+        RECEIVED.with_borrow_mut(|buffer| self.try_receive_in(buffer, descriptors))
+    }
+
+    fn try_receive_in(&self, buffer: &mut [u8], descriptors: usize) -> Result<Option<Message>, SocketError> {
         let expected = descriptors.min(MAX_DESCRIPTORS);
-        let mut buffer = [0; MAX_MESSAGE_BYTES];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
         let mut receive = || {
-            rustix::io::retry_on_intr(|| {
-                net::recvmsg(&self.fd, &mut [IoSliceMut::new(&mut buffer)], &mut control, flags)
-            })
+            rustix::io::retry_on_intr(|| net::recvmsg(&self.fd, &mut [IoSliceMut::new(buffer)], &mut control, flags))
         };
         // A peer that closes with unread messages resets the connection. The kernel reports that once, ahead of the
         // messages that the peer sent before; they, or the end, come with the next call.
