@@ -45,11 +45,17 @@ pub(crate) struct LinkTable<L, W> {
     events: VecDeque<FabricEvent<'static>>,
     /// No deadline passes before this moment.
     alarm: Option<Instant>,
+    /// The calls of [`LinkTable::due`] until it reads the clock again.
+    unread: u8,
 }
+
+/// How many times deadlines are looked for until the clock is read. It is read after each sleep, and a fabric that is polled is polled
+/// again within microseconds.
+const LOOKS_PER_READING: u8 = 8;
 
 impl<L: FabricLink, W: WaitingLink> LinkTable<L, W> {
     pub(crate) fn new() -> LinkTable<L, W> {
-        LinkTable { waiting: HashMap::new(), links: HashMap::new(), events: VecDeque::new(), alarm: None }
+        LinkTable { waiting: HashMap::new(), links: HashMap::new(), events: VecDeque::new(), alarm: None, unread: 0 }
     }
 
     /// Checks that no link has this id.
@@ -153,9 +159,11 @@ impl<L: FabricLink, W: WaitingLink> LinkTable<L, W> {
 
     /// Reports the events that wait. Returns whether there were any.
     pub(crate) fn drain_events(&mut self, sink: &mut Sink<'_>) -> bool {
-        let any = !self.events.is_empty();
+        if self.events.is_empty() {
+            return false;
+        }
         self.events.drain(..).for_each(sink);
-        any
+        true
     }
 
     /// Returns the moment `after` from now, and has deadlines checked then.
@@ -173,14 +181,24 @@ impl<L: FabricLink, W: WaitingLink> LinkTable<L, W> {
         }
     }
 
-    /// Returns the time at which deadlines have to be checked.
-    pub(crate) fn alarm(&self) -> Option<Instant> {
+    /// Returns the time at which deadlines have to be checked, before a sleep that ends then.
+    pub(crate) fn alarm(&mut self) -> Option<Instant> {
+        self.unread = 0;
         self.alarm
     }
 
-    /// Returns the time now, if a deadline may have passed.
-    pub(crate) fn due(&self) -> Option<Instant> {
-        self.alarm.and_then(|alarm| Some(Instant::now()).filter(|now| alarm <= *now))
+    /// Returns the time now, if a deadline may have passed, at the latest in the [`LOOKS_PER_READING`]th call after that.
+    pub(crate) fn due(&mut self) -> Option<Instant> {
+        let alarm = self.alarm?;
+        if let Some(left) = self.unread.checked_sub(1) {
+            self.unread = left;
+            return None;
+        }
+        let due = Some(Instant::now()).filter(|now| alarm <= *now);
+        if due.is_none() {
+            self.unread = LOOKS_PER_READING - 1;
+        }
+        due
     }
 
     /// Ends the waiting links whose deadline has passed. Returns the others whose deadline has passed: the fabric knows
@@ -310,14 +328,22 @@ pub(super) mod tests {
         assert_eq!(table.alarm(), Some(near));
         assert_eq!(table.due(), None, "a minute is left");
         let passed = table.deadline_after(Duration::ZERO);
-        assert!(table.due().is_some_and(|now| now >= passed));
+        let looks: Vec<_> = (0..LOOKS_PER_READING).map(|_| table.due()).collect();
+        assert!(looks.iter().flatten().all(|now| *now >= passed) && looks.iter().flatten().count() == 1, "{looks:?}");
+        let far_again = table.deadline_after(2 * MINUTE);
+        assert!(
+            far_again > far && table.due().is_some(),
+            "until it is handled, a deadline that has passed is found each time"
+        );
         table.wait(LinkId(1), Until(Some(far)));
         table.set_alarm(None);
         assert_eq!(table.alarm(), Some(far));
         table.insert(LinkId(2), Until(Some(near)));
         table.set_alarm(Some(far));
         assert_eq!(table.alarm(), Some(near));
+        assert_eq!(table.due(), None);
         table.set_alarm(Some(passed));
         assert_eq!(table.alarm(), Some(passed));
+        assert!(table.due().is_some(), "the clock is read after a sleep");
     }
 }

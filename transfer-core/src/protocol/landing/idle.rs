@@ -122,11 +122,9 @@ impl OfLink {
 }
 
 impl Landing {
-    /// Settles if many flows are touched, so that the list of them stays short.
-    pub(super) fn settle_many(&mut self) {
-        if self.idle.touched.len() > MAX_TOUCHED {
-            self.settle();
-        }
+    /// Whether many flows are touched: the list of them is to stay short.
+    pub(super) fn is_to_settle(&self) -> bool {
+        self.idle.touched.len() > MAX_TOUCHED
     }
 
     /// Counts the idle slots of all touched flows again.

@@ -216,13 +216,14 @@ impl Landing {
         told
     }
 
-    /// Removes and returns the list of pools whose queues are to be served. If there are any, the sums of idle slots are
-    /// up to date then.
+    /// Whether there are pools whose queues are to be served, or many flows whose idle slots are to be counted again.
+    pub(crate) fn is_to_serve(&self) -> bool {
+        !self.to_serve.is_empty() || self.is_to_settle()
+    }
+
+    /// Removes and returns the list of pools whose queues are to be served. The sums of idle slots are up to date then.
     pub(crate) fn take_to_serve(&mut self) -> Vec<Tenant> {
-        match self.to_serve.is_empty() {
-            true => self.settle_many(),
-            false => self.settle(),
-        }
+        self.settle();
         std::mem::take(&mut self.to_serve)
     }
 

@@ -195,10 +195,18 @@ impl Node {
     pub fn take_actions(&mut self, batch: &mut VecDeque<Action>) -> bool {
         if self.actions.is_empty() {
             // These were put off until all other actions are carried out.
-            answering!(self).pack_parts();
-            fetching!(self).serve_pool_waiters();
-            memory!(self).spill();
-            calls!(self).flush_asks();
+            if self.transfers.is_packing() {
+                answering!(self).pack_parts();
+            }
+            if self.landing.is_to_serve() {
+                fetching!(self).serve_pool_waiters();
+            }
+            if self.spills.is_due() {
+                memory!(self).spill();
+            }
+            if self.transfers.is_asking() {
+                calls!(self).flush_asks();
+            }
             self.links.flush(&mut self.actions);
         }
         self.actions.swap(batch);
@@ -206,6 +214,17 @@ impl Node {
             self.endings.begin_round();
         }
         !batch.is_empty()
+    }
+
+    /// Returns whether there may be actions to [take](Node::take_actions).
+    #[must_use]
+    pub fn has_actions(&self) -> bool {
+        !self.actions.is_empty()
+            || self.links.is_dirty()
+            || self.landing.is_to_serve()
+            || self.transfers.is_packing()
+            || self.transfers.is_asking()
+            || self.spills.is_due()
     }
 
     /// Returns the latest time at which [`Node::timeout`] has to be called.

@@ -43,11 +43,13 @@ impl Transfers {
         }
     }
 
+    /// Whether requests were collected for calls.
+    pub(crate) fn is_asking(&self) -> bool {
+        !self.asking.is_empty()
+    }
+
     /// Takes the requests that were collected for calls, by link.
     pub(crate) fn take_asks(&mut self) -> Vec<(LinkId, Vec<BufferAsk>)> {
-        if self.asking.is_empty() {
-            return Vec::new();
-        }
         let asking = std::mem::take(&mut self.asking).into_iter();
         asking.filter_map(|link| Some((link, std::mem::take(&mut self.links.get_mut(&link)?.asks)))).collect()
     }

@@ -272,6 +272,11 @@ impl Transfers {
         }
     }
 
+    /// Whether a request may wait for a place.
+    pub(super) fn is_packing(&self) -> bool {
+        !self.packing.is_empty()
+    }
+
     /// Takes a place for a request that waits for one. `None` if none waits where there is one.
     pub(super) fn next_to_pack(&mut self) -> Option<(LinkId, u32)> {
         while let Some(link) = self.packing.last().copied() {
