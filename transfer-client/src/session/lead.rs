@@ -53,18 +53,24 @@ impl Session {
         let (parker, waker) = Parker::of_this_thread();
         let mut baton = false;
         let value = loop {
-            let until = match step(&waker) {
-                ControlFlow::Break(value) => break value,
+            // Who waits turns the engine of this process, and takes then what it has asked for.
+            let (stepped, owes_ring) = self.put_off_ring(|| step(&waker));
+            let until = match stepped {
+                ControlFlow::Break(value) => {
+                    self.pay_ring(owes_ring);
+                    break value;
+                }
                 ControlFlow::Continue(until) => until,
             };
             if let Some(reader) = self.reader.try_lock() {
                 baton = true;
-                match self.lead(reader, || step(&waker)) {
+                match self.lead(reader, owes_ring, || step(&waker)) {
                     ControlFlow::Break(value) => break value,
                     ControlFlow::Continue(until) => parker.park(until),
                 }
                 continue;
             }
+            self.pay_ring(owes_ring);
             self.followers.lock().push(parker.clone());
             match self.reader.try_lock() {
                 // There is no leader: try again, and lead.
@@ -84,10 +90,11 @@ impl Session {
         value
     }
 
-    /// Reads until `step` breaks, or until the session is over.
+    /// Reads until `step` breaks, or until the session is over. `owes_ring`: the sidecar is to be rung, unless this thread turns it.
     fn lead<T>(
         &self,
         mut reader: MutexGuard<'_, Reader>,
+        mut owes_ring: bool,
         mut step: impl FnMut() -> ControlFlow<T, Instant>,
     ) -> ControlFlow<T, Instant> {
         let mut read = reader.drain(self).map(|_| ());
@@ -98,11 +105,12 @@ impl Session {
             let until = match step() {
                 ControlFlow::Continue(until) if read.is_ok() => until,
                 end => {
+                    self.pay_ring(owes_ring);
                     self.stop_leading(reader);
                     return end;
                 }
             };
-            read = reader.wait(self, until);
+            read = reader.wait(self, until, std::mem::take(&mut owes_ring));
         }
     }
 

@@ -17,7 +17,8 @@
 //! User code (wakers) runs under `reader` only.
 //!
 //! # Layout
-//! - `state`: [`Session`], its beginning and its end. `operations`: commands and their answers; `requests`: what has no answer.
+//! - `state`: [`Session`], its beginning and its end. `operations`: commands and their answers; `requests`: what has no answer;
+//!   `rings`: doorbells that are put off.
 //!   `one_call`, `calls`: one command, or many, as far as they have come; `deadline`: their deadlines.
 //! - `submission`, `reader`: the two halves; `table`: the operations without an answer; `loans`: what the sidecar holds of the arena;
 //!   `wait`, `lead`: how threads wait, and which of them reads; `driver`: the task that reads for an async client.
@@ -51,6 +52,7 @@ mod one_call;
 mod operations;
 mod reader;
 mod requests;
+mod rings;
 mod state;
 mod submission;
 mod table;

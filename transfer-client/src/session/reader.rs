@@ -139,13 +139,15 @@ impl Reader {
         Ok(true)
     }
 
-    /// Waits for replies by polling and then by sleeping, at the latest until `until`, and takes them.
-    pub(crate) fn wait(&mut self, session: &Session, until: Instant) -> Result<(), SessionEnd> {
+    /// Waits for replies by polling and then by sleeping, at the latest until `until`, and takes them. `owes_ring`: the sidecar is to
+    /// be rung, unless this thread turns it.
+    pub(crate) fn wait(&mut self, session: &Session, until: Instant, owes_ring: bool) -> Result<(), SessionEnd> {
         if let Some(inside) = &session.inside
             && let Some(turned) = inside.turn(session, self, until)
         {
             return turned;
         }
+        session.pay_ring(owes_ring);
         let _following = Following::of(session.inside.as_ref());
         if self.spin_for_replies(session)? {
             return Ok(());

@@ -1,6 +1,7 @@
 //! Requests that have no answer, such as releases, and the doorbell.
 
 use super::inside::Inside;
+use super::rings;
 use super::state::Session;
 use super::submission::Submission;
 use parking_lot::MutexGuard;
@@ -105,6 +106,9 @@ impl Session {
 
     /// Has the sidecar, which sleeps, look at the ring. A sidecar inside this process needs no doorbell: this thread does its work.
     pub(super) fn ring(&self) {
+        if rings::is_put_off(self) {
+            return;
+        }
         let inside = self.inside.as_ref().filter(|_| !self.is_forked());
         if !inside.is_some_and(Inside::step) {
             // If that fails, the session is over, which the reader notices; replies that were sent before still count.
