@@ -56,6 +56,7 @@ fn main() -> Result<(), Failed> {
         bytes: 4096,
         copied: 0,
         verified: 0,
+        relayed: 0,
         delta: 0,
         queued: Duration::ZERO,
         waited: Duration::ZERO,

@@ -364,6 +364,7 @@ pub struct Report {
     pub fabric: String,
     pub bytes: u64,
     pub copied: u64,
+    pub relayed: u64,
     /// The report as it is printed.
     pub text: String,
 }

@@ -22,7 +22,7 @@ fn filled(client: &BlockingClient, spec: &Spec) -> TensorMut {
 
 fn report(report: &transfer_client::Report) -> Report {
     let transfer_client::Report { fabric, bytes, copied, .. } = *report;
-    Report { fabric: fabric.name().to_owned(), bytes, copied, text: report.to_string() }
+    Report { fabric: fabric.name().to_owned(), bytes, copied, relayed: report.relayed, text: report.to_string() }
 }
 
 #[test]

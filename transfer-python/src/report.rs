@@ -55,6 +55,13 @@ impl Report {
         self.0.delta
     }
 
+    /// Of a fetch: the bytes that came from another node than the one that owns the key, because the version spreads. They were compared
+    /// with the owner's digest.
+    #[getter]
+    fn relayed(&self) -> u64 {
+        self.0.relayed
+    }
+
     /// Seconds from the request until the transfer was on its way.
     #[getter]
     fn queued(&self) -> f64 {
@@ -92,6 +99,7 @@ impl Report {
             fabric: if moved(&this) { this.fabric } else { other.fabric },
             bytes: this.bytes.saturating_add(other.bytes),
             copied: this.copied.saturating_add(other.copied),
+            relayed: this.relayed.saturating_add(other.relayed),
             in_flight: this.in_flight.saturating_add(other.in_flight),
             ..this
         })

@@ -84,6 +84,7 @@ mod tests {
             bytes: 10,
             copied: 20,
             verified: 0,
+            relayed: 0,
             delta: 0,
             queued: Duration::ZERO,
             waited,

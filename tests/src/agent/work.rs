@@ -254,8 +254,8 @@ fn describe(tensor: &Tensor) -> Fetched {
 }
 
 fn report(report: &transfer_client::Report) -> Report {
-    let transfer_client::Report { fabric, bytes, copied, .. } = *report;
-    Report { fabric: fabric.name().to_owned(), bytes, copied, text: report.to_string() }
+    let transfer_client::Report { fabric, bytes, copied, relayed, .. } = *report;
+    Report { fabric: fabric.name().to_owned(), bytes, copied, relayed, text: report.to_string() }
 }
 
 fn fabric(name: &str) -> FabricKind {

@@ -321,6 +321,7 @@ impl Fetching {
             report.fabric = tensor.report().fabric;
             report.bytes += tensor.report().bytes;
             report.copied += tensor.report().copied;
+            report.relayed += tensor.report().relayed;
             report.verified += tensor.report().verified;
             report.queued += tensor.report().queued;
             report.waited += tensor.report().waited;

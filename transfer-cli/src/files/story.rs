@@ -186,7 +186,7 @@ impl Story {
                     "bytes": meta.len_bytes(), "fabric": report.fabric.name(), "copied_bytes": copied,
                     "queued_ns": nanos(report.queued), "waited_ns": nanos(report.waited), "in_flight_ns": nanos(report.in_flight),
                     "took_ns": nanos(*took), "blake3": digest.map(|digest| digest.to_hex().to_string()),
-                    "verified": verified, "verified_bytes": report.verified, "file": file,
+                    "verified": verified, "verified_bytes": report.verified, "relayed_bytes": report.relayed, "file": file,
                 })
                 .to_string(),
             );

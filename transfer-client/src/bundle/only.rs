@@ -282,6 +282,7 @@ impl<T> FetchOnlyCall<T> {
                 false => packed_bytes(&asked),
             };
             report.copied += tensor.report.copied;
+            report.relayed += tensor.report.relayed;
             all.push(match tensor.is_part {
                 true => landed(body, asked)?,
                 false => Landed { body, boxes: None },

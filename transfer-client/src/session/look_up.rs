@@ -115,6 +115,7 @@ impl Session {
                         bytes,
                         copied: 0,
                         verified: 0,
+                        relayed: 0,
                         delta: 0,
                         queued,
                         waited,

@@ -105,6 +105,10 @@ impl Effects {
 }
 
 #[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "an entry is used again for each operation, and nothing is allocated for an answer"
+)]
 enum State {
     Vacant { next: Option<u32> },
     Waiting { kind: Kind, overdue: Instant, waker: Option<Waker> },
@@ -464,6 +468,7 @@ mod tests {
                 bytes: 1,
                 copied: 0,
                 verified: 0,
+                relayed: 0,
                 delta: 0,
                 queued: Duration::ZERO,
                 waited: Duration::ZERO,

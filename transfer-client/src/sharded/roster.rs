@@ -255,8 +255,18 @@ impl Manifest {
     pub(super) fn of_one(version: u64, restart: u64, instance: u64) -> Manifest {
         let (fabric, time) = (transfer_core::fabric::FabricKind::Local, Duration::ZERO);
         let (queued, waited, in_flight) = (time, time, time);
-        let report =
-            Report { fabric, bytes: 0, copied: 0, verified: 0, delta: 0, queued, waited, in_flight, origin: None };
+        let report = Report {
+            fabric,
+            bytes: 0,
+            copied: 0,
+            verified: 0,
+            delta: 0,
+            relayed: 0,
+            queued,
+            waited,
+            in_flight,
+            origin: None,
+        };
         let node = transfer_core::tensor::Name::new("n").expect("a name");
         let ranks = vec![CommittedRank { rank: 0, instance, layout: 0, node }];
         Manifest { version, restart, unproved: 0, ranks, report, layouts: None }

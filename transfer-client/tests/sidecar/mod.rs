@@ -220,6 +220,7 @@ pub fn report(bytes: u64) -> Report {
         bytes,
         copied: 0,
         verified: 0,
+        relayed: 0,
         delta: 0,
         queued: Duration::ZERO,
         waited: Duration::ZERO,

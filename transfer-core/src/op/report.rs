@@ -20,6 +20,9 @@ pub struct Report {
     pub verified: u64,
     /// Of a fetch: the bytes that came in place of the version, as a [delta](crate::delta) of one that was here. 0: it came as a whole.
     pub delta: u64,
+    /// Of a fetch: the bytes that came from another node than the one that owns the key, because the version
+    /// [spreads](crate::protocol::NodeConfig::fan_out). They are those of the owner: they were compared with its digest.
+    pub relayed: u64,
     /// The time from the request until it was on its way: it waited for the directory, a connection, credits or memory.
     pub queued: Duration,
     /// The time until the version was published.
@@ -37,7 +40,7 @@ impl fmt::Display for Report {
             "fabric={} bytes={} copied={} B queued={:?} waited={:?} in_flight={:?}",
             self.fabric, self.bytes, self.copied, self.queued, self.waited, self.in_flight
         )?;
-        for (what, bytes) in [("verified", self.verified), ("delta", self.delta)] {
+        for (what, bytes) in [("verified", self.verified), ("delta", self.delta), ("relayed", self.relayed)] {
             if bytes > 0 {
                 write!(f, " {what}={bytes} B")?;
             }

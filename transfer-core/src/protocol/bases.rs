@@ -6,6 +6,7 @@ use super::tenant::Tenant;
 use super::transfers::Held;
 use crate::fabric::LinkId;
 use crate::tensor::Key;
+use crate::time::Time;
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
 
@@ -28,6 +29,8 @@ pub(super) struct Bases {
 
 struct Base {
     held: Held,
+    /// When the owner was asked for it.
+    asked: Time,
     deltas_follow: bool,
     bytes: u64,
     place: u64,
@@ -53,18 +56,23 @@ impl Bases {
         self.kept.get(of).map(|base| (base.held, base.deltas_follow))
     }
 
+    /// Whether the version that is kept of a key was asked for later than at this time.
+    pub(super) fn is_newer(&self, of: &(LinkId, Tenant, Key), asked: Time) -> bool {
+        self.kept.get(of).is_some_and(|base| base.asked > asked)
+    }
+
     /// Keeps a version, to which the caller has a reference for this, in place of the one before. Returns what is given up.
     pub(super) fn keep(
         &mut self,
         of: (LinkId, Tenant, Key),
         (held, deltas_follow): (Held, bool),
-        bytes: u64,
+        (bytes, asked): (u64, Time),
     ) -> Vec<BlobId> {
         let mut given_up: Vec<_> = self.give_up(&of).into_iter().collect();
         self.next += 1;
         self.bytes += bytes;
         self.order.insert(self.next, of.clone());
-        self.kept.insert(of, Base { held, deltas_follow, bytes, place: self.next });
+        self.kept.insert(of, Base { held, asked, deltas_follow, bytes, place: self.next });
         while (self.bytes > self.limit || self.kept.len() > MAX_BASES)
             && let Some(of) = self.order.first_key_value().map(|(_, of)| of.clone())
         {
@@ -105,17 +113,17 @@ mod tests {
         let mut bases = Bases::new(100);
         let held = |n: u64| Held { blob: Id::from_u64(n), identity: NonZeroU64::new(n).unwrap() };
         let of = |link, text: &str| (LinkId(link), Tenant::User(link), Key::new(text).unwrap());
-        assert_eq!(bases.keep(of(1, "a"), (held(1), true), 40), []);
-        assert_eq!(bases.keep(of(1, "b"), (held(2), true), 40), []);
-        assert_eq!(bases.keep(of(1, "a"), (held(3), false), 40), [held(1).blob]);
-        assert_eq!(bases.keep(of(2, "a"), (held(4), true), 40), [held(2).blob], "the oldest is given up");
+        assert_eq!(bases.keep(of(1, "a"), (held(1), true), (40, Time(0))), []);
+        assert_eq!(bases.keep(of(1, "b"), (held(2), true), (40, Time(0))), []);
+        assert_eq!(bases.keep(of(1, "a"), (held(3), false), (40, Time(0))), [held(1).blob]);
+        assert_eq!(bases.keep(of(2, "a"), (held(4), true), (40, Time(0))), [held(2).blob], "the oldest is given up");
         assert_eq!((bases.find(&of(1, "a")), bases.find(&of(1, "b"))), (Some((held(3), false)), None));
         assert_eq!(bases.bytes(), 80);
         assert_eq!(bases.give_up_oldest(Tenant::User(2)), Some(held(4).blob));
         assert_eq!(bases.give_up_oldest(Tenant::User(2)), None);
         assert_eq!(bases.give_up_all(|link, _| link == LinkId(1)), [held(3).blob]);
         assert_eq!((bases.bytes(), bases.order.len(), bases.may_keep(101)), (0, 0, false));
-        let keep = |n: usize| bases.keep(of(1, &n.to_string()), (held(n as u64 + 1), true), 0);
+        let keep = |n: usize| bases.keep(of(1, &n.to_string()), (held(n as u64 + 1), true), (0, Time(0)));
         let given_up: Vec<_> = (0..=MAX_BASES).flat_map(keep).collect();
         assert_eq!(
             (given_up, bases.kept.len()),

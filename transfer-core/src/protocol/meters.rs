@@ -164,6 +164,8 @@ pub struct SpreadMeter {
     pub refused: u64,
     /// Fetches for which no other node had the version, so that its owner was asked again.
     pub asked_again: u64,
+    /// Requests of other nodes that were sent to others, and for which the version is held here until it has come to them.
+    pub held: u64,
 }
 
 /// Fetches from other nodes that were answered with what another worker's fetch had brought.
@@ -381,6 +383,12 @@ impl Meters {
     /// Counts a request that was sent to another node.
     pub(super) fn redirected(&mut self) {
         self.spreading.redirects += 1;
+        self.spreading.held += 1;
+    }
+
+    /// Counts the end of one, or that it takes the version from here.
+    pub(super) fn redirect_ended(&mut self) {
+        self.spreading.held -= 1;
     }
 
     /// Counts a version of another node that was sent on.

@@ -1,16 +1,17 @@
-//! Versions that spread through their readers: what an owner has said by REDIRECT, and the requests of other nodes that wait until
-//! such a version has landed here.
+//! Versions that spread through their readers: what an owner has said by REDIRECT, the search for such a version at the nodes that it
+//! has named, and the requests of other nodes that wait until a version has landed here.
 
 use super::ids::{BlobId, PullId};
 use super::tenant::Tenant;
 use crate::fabric::LinkId;
+use crate::op::{Failure, FailureCode};
 use crate::tensor::{Key, Name, TensorMeta, Version};
+use crate::time::Time;
 use crate::wire::landing::Header;
 use hashbrown::HashMap;
 use std::collections::BTreeSet;
-use std::hash::{Hash, Hasher};
 use std::num::NonZeroU64;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -19,6 +20,15 @@ const RELAY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The rate, in bytes per second, below which a link is given up for another one.
 const SLOW_RATE: u64 = 50_000_000;
+
+/// How long a link to a node that was named by REDIRECT may take to come up.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long a node that was not reached is left out.
+const UNREACHABLE_FOR: Duration = Duration::from_secs(60);
+
+/// The most nodes of which it is kept that they were not reached.
+const MAX_UNREACHABLE: usize = 1 << 12;
 
 /// The digest by which versions are compared that do not come from their owner: XXH3 with 128 bits, the highest byte first.
 #[derive(Clone, Default)]
@@ -43,8 +53,11 @@ pub(super) type Spreading = (LinkId, Tenant, Key);
 /// What an owner has said by REDIRECT.
 #[derive(Debug)]
 pub(super) struct Redirect {
-    /// The owner: its link, its name, and its incarnation.
+    /// The link to the owner, and the request that it has answered. That waits until the version has come from another node, or is
+    /// asked for there.
     pub(super) owner: LinkId,
+    pub(super) request: PullId,
+    /// The owner's name and incarnation.
     pub(super) owner_name: Name,
     pub(super) incarnation: u64,
     pub(super) identity: NonZeroU64,
@@ -55,56 +68,100 @@ pub(super) struct Redirect {
     pub(super) sources: Vec<Name>,
 }
 
-/// What an owner has said. Two are the same if they name the same publication.
-#[derive(Debug, Clone)]
-pub(super) struct Redirected(pub(super) Arc<Redirect>);
-
-impl PartialEq for Redirected {
-    fn eq(&self, other: &Redirected) -> bool {
-        (self.0.owner, self.0.identity) == (other.0.owner, other.0.identity)
-    }
-}
-
-impl Eq for Redirected {}
-
-impl Hash for Redirected {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        (self.0.owner, self.0.identity).hash(state);
-    }
-}
-
-/// Whom a request goes to.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-pub(super) enum Route {
-    /// The owner, which may answer by REDIRECT.
-    #[default]
-    Open,
-    /// The owner, which has to answer itself.
-    Direct,
-    /// A node that the owner has named.
-    Relayed(Redirected),
-}
-
-impl Route {
-    /// Returns what the owner has said, if a node that it has named is asked.
-    pub(super) fn redirect(&self) -> Option<&Redirect> {
-        match self {
-            Route::Open | Route::Direct => None,
-            Route::Relayed(redirected) => Some(&redirected.0),
-        }
-    }
-}
-
 impl Redirect {
     /// Whether a peer may describe the version like this.
     pub(super) fn is(&self, version: Version, meta: &TensorMeta) -> bool {
         (self.version, &self.meta) == (version, meta)
     }
+}
 
-    /// Returns how long one node may take, if its reader waits this long at most: half of that, so that there is time for others.
-    pub(super) fn patience(&self, left: Duration) -> Duration {
-        let enough = RELAY_TIMEOUT + Duration::from_secs(self.meta.len_bytes() / SLOW_RATE);
-        (left / 2).min(enough)
+/// Returns how long a node may take to send a version of this length, before it counts as slow.
+pub(super) fn relay_limit(len_bytes: u64) -> Duration {
+    RELAY_TIMEOUT + Duration::from_secs(len_bytes / SLOW_RATE)
+}
+
+/// Why a node does not send a version of another one.
+pub(super) fn not_here(node: &Name, key: &Key) -> Failure {
+    let text = format!("node {node:?} does not have this version of key {key:?}, which its owner has sent to it");
+    Failure::new(FailureCode::VersionGone, text)
+}
+
+/// Where a search has got to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum SearchStage {
+    /// No node is asked.
+    Idle,
+    /// A link to this node is being made.
+    Connecting(Name),
+    /// A node was asked by this request.
+    Asked(LinkId, PullId),
+}
+
+/// The search for a version at the nodes that its owner has named, one after the other. It belongs to the request that the owner has
+/// answered.
+#[derive(Debug)]
+pub(super) struct Search {
+    pub(super) redirect: Arc<Redirect>,
+    pub(super) stage: SearchStage,
+    /// How many nodes were tried.
+    tried: usize,
+    /// When the last of the fetches that wait ends.
+    pub(super) deadline: Time,
+    /// When the owner is asked at the latest, so that there is time for that.
+    until: Time,
+    /// When the node that is asked is given up.
+    pub(super) limit: Option<Time>,
+}
+
+impl Search {
+    /// Begins a search for fetches that wait until the deadline. At most half of the time that they have is for it.
+    pub(super) fn new(now: Time, redirect: Redirect, deadline: Time) -> Search {
+        let mut search = Search {
+            redirect: Arc::new(redirect),
+            stage: SearchStage::Idle,
+            tried: 0,
+            deadline,
+            until: now,
+            limit: None,
+        };
+        search.extend(now, deadline);
+        search
+    }
+
+    /// Gives the search half of the time that is left.
+    pub(super) fn extend(&mut self, now: Time, deadline: Time) {
+        self.deadline = self.deadline.max(deadline);
+        self.until = now + self.deadline.since(now) / 2;
+    }
+
+    /// Returns the next node that is to be asked.
+    pub(super) fn next_source(&mut self, now: Time) -> Option<Name> {
+        self.stage = SearchStage::Idle;
+        let sources = &self.redirect.sources;
+        while let Some(name) = sources.get(self.tried).filter(|_| now < self.until) {
+            self.tried += 1;
+            if !sources[..self.tried - 1].contains(name) {
+                return Some(name.clone());
+            }
+        }
+        None
+    }
+
+    /// Returns when the node that is now being asked, or connected to, is given up.
+    pub(super) fn limit_from(&self, now: Time) -> Time {
+        let limit = match self.stage {
+            SearchStage::Connecting(_) => CONNECT_TIMEOUT,
+            SearchStage::Idle | SearchStage::Asked(..) => relay_limit(self.redirect.meta.len_bytes()),
+        };
+        (now + limit).min(self.until)
+    }
+
+    /// Returns the request by which a node was asked.
+    pub(super) fn asked(&self) -> Option<(LinkId, PullId)> {
+        match self.stage {
+            SearchStage::Asked(link, pull) => Some((link, pull)),
+            SearchStage::Idle | SearchStage::Connecting(_) => None,
+        }
     }
 }
 
@@ -116,14 +173,17 @@ pub(super) enum Proof {
     Came(LinkId, PullId, BlobId, Box<(Header, u64)>),
 }
 
-/// The requests of other nodes for versions that are on their way to this one.
+/// The requests of other nodes for versions that are on their way to this one, and the nodes that were not reached when versions were
+/// searched for.
 ///
-/// Nobody waits here for what is not coming: whether something is, its caller finds out by [`is_sought`](Relays::is_sought) and
-/// by the requests that are under way.
+/// Nobody waits here for what is not coming: whether something is, its caller finds out.
 #[derive(Default)]
 pub(super) struct Relays {
     waiting: HashMap<Spreading, BTreeSet<(LinkId, u32)>>,
-    sought: HashMap<Spreading, Weak<Redirect>>,
+    /// Versions of this node of which a send has ended, and for whose digests requests wait.
+    ended_sends: Vec<BlobId>,
+    /// When each may be tried again.
+    unreachable: HashMap<Name, Time>,
 }
 
 impl Relays {
@@ -151,17 +211,37 @@ impl Relays {
         self.waiting.remove(of).unwrap_or_default()
     }
 
-    /// Notes that fetches of this node seek a version at other nodes than its owner.
-    pub(super) fn seek(&mut self, of: Spreading, redirected: &Redirected) {
-        if self.sought.len() >= 2 * self.sought.values().filter(|redirect| redirect.strong_count() > 0).count() + 16 {
-            self.sought.retain(|_, redirect| redirect.strong_count() > 0);
-        }
-        self.sought.insert(of, Arc::downgrade(&redirected.0));
+    /// Notes that a send of a version has ended, for whose digest requests wait.
+    pub(super) fn ended_send(&mut self, blob: BlobId) {
+        self.ended_sends.push(blob);
     }
 
-    /// Whether fetches of this node seek a version at other nodes than its owner.
-    pub(super) fn is_sought(&self, of: &Spreading) -> bool {
-        self.sought.get(of).is_some_and(|redirect| redirect.strong_count() > 0)
+    /// Whether there are versions of which a send has ended.
+    pub(super) fn has_ended_sends(&self) -> bool {
+        !self.ended_sends.is_empty()
+    }
+
+    /// Takes a version of which a send has ended.
+    pub(super) fn take_ended_send(&mut self) -> Option<BlobId> {
+        self.ended_sends.pop()
+    }
+
+    /// Notes that no link to a node came up.
+    pub(super) fn not_reached(&mut self, now: Time, node: &Name) {
+        self.unreachable.retain(|_, until| *until > now);
+        if self.unreachable.len() < MAX_UNREACHABLE {
+            self.unreachable.insert(node.clone(), now + UNREACHABLE_FOR);
+        }
+    }
+
+    /// Notes that there is a link to a node.
+    pub(super) fn reached(&mut self, node: &Name) {
+        self.unreachable.remove(node);
+    }
+
+    /// Whether no link to a node came up when it was tried, and it is not to be tried again so far.
+    pub(super) fn is_unreachable(&self, now: Time, node: &Name) -> bool {
+        self.unreachable.get(node).is_some_and(|until| *until > now)
     }
 
     /// Returns how many requests wait; for tests.

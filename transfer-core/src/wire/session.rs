@@ -134,7 +134,7 @@ fn read_kind(n: u8) -> Result<FabricKind, WireError> {
 
 /// Writes a report. It must be the last field of its record, because it ends with an optional trace context.
 fn write_report(w: &mut Writer, r: &Report) {
-    w.u8(r.fabric as u8).u64(r.bytes).u64(r.copied).u64(r.delta);
+    w.u8(r.fabric as u8).u64(r.bytes).u64(r.copied).u64(r.delta).u64(r.relayed);
     w.u64(nanos(r.queued)).u64(nanos(r.waited)).u64(nanos(r.in_flight));
     TraceContext::write_last(r.origin, w);
 }
@@ -146,6 +146,7 @@ fn read_report(r: &mut Reader<'_>) -> Result<Report, WireError> {
         bytes: r.u64()?,
         copied: r.u64()?,
         delta: r.u64()?,
+        relayed: r.u64()?,
         verified: 0,
         queued: Duration::from_nanos(r.u64()?),
         waited: Duration::from_nanos(r.u64()?),

@@ -16,6 +16,7 @@ fn report() -> Report {
         bytes: 1,
         copied: 2,
         verified: 0,
+        relayed: 77,
         delta: 3,
         queued: Duration::from_nanos(3),
         waited: Duration::from_nanos(4),

@@ -173,7 +173,7 @@ fn of_transfers(f: &mut Families, look: &Observation) {
         family.number(&[("reason", why.name())], count);
     }
     drop(family);
-    let SpreadMeter { redirects, relayed, relayed_bytes, refused, asked_again } = meters.spreading();
+    let SpreadMeter { redirects, relayed, relayed_bytes, refused, asked_again, held } = meters.spreading();
     let mut counter = |name: &str, help: &str, value: u64| {
         f.counter(name, help).number(&[], value);
     };
@@ -185,6 +185,8 @@ fn of_transfers(f: &mut Families, look: &Observation) {
     counter("transfer_relays_refused_total", what, refused);
     let what = "Fetches for which no other node had the version, so that its owner was asked again.";
     counter("transfer_relay_fallbacks_total", what, asked_again);
+    let what = "Requests of other nodes that were sent to others, and for which the version is held here.";
+    f.gauge("transfer_redirects_held", what).number(&[], held);
     let mut family = f.counter("transfer_failures_total", "Operations of workers that ended in failure, by code.");
     for (code, count) in meters.failures() {
         family.number(&[("code", &format!("{code:?}"))], count);

@@ -32,7 +32,7 @@ pub(super) use ended::EndedStream;
 pub(super) use older::Older;
 pub(super) use owner::{Claimant, Claiming, Landed, Outlived, Owner};
 pub(super) use record::Record;
-pub(super) use spreads::Spreads;
+pub(super) use spreads::{Fan, Spreads};
 pub(super) use versions::Picked;
 pub(super) use waiters::{Concerned, Waiter};
 

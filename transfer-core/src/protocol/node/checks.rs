@@ -62,10 +62,11 @@ impl Node {
         if packed > 0 || !self.packs_waiting.is_empty() {
             return Err(format!("{packed} parts are being packed, {} wait for room", self.packs_waiting.len()));
         }
-        if self.relays.waiting() > 0 || self.proofs.len() > 0 || self.transfers.stalls_at().is_some() {
+        let searches = self.transfers.searches_where(|_| true).len();
+        if self.relays.waiting() > 0 || self.proofs.len() > 0 || self.transfers.stalls_at().is_some() || searches > 0 {
             let (waiting, proofs) = (self.relays.waiting(), self.proofs.len());
             return Err(format!(
-                "{waiting} requests wait for versions of other nodes, {proofs} digests are being made"
+                "{waiting} requests wait for versions of other nodes, {proofs} digests are being made, {searches} versions are searched for"
             ));
         }
         if !evicted.is_empty() {

@@ -194,17 +194,11 @@ impl Node {
     #[must_use]
     pub fn take_actions(&mut self, batch: &mut VecDeque<Action>) -> bool {
         if self.actions.is_empty() {
-            // These were put off until all other actions are carried out.
-            if self.transfers.is_packing() {
+            if self.has_put_off() {
+                answering!(self).look_at_relays();
                 answering!(self).pack_parts();
-            }
-            if self.landing.is_to_serve() {
                 fetching!(self).serve_pool_waiters();
-            }
-            if self.spills.is_due() {
                 memory!(self).spill();
-            }
-            if self.transfers.is_asking() {
                 calls!(self).flush_asks();
             }
             self.links.flush(&mut self.actions);
@@ -219,11 +213,14 @@ impl Node {
     /// Returns whether there may be actions to [take](Node::take_actions).
     #[must_use]
     pub fn has_actions(&self) -> bool {
-        !self.actions.is_empty()
-            || self.links.is_dirty()
+        !self.actions.is_empty() || self.links.is_dirty() || self.has_put_off()
+    }
+
+    /// Returns whether there is something to do that was put off until all other actions are carried out.
+    fn has_put_off(&self) -> bool {
+        self.relays.has_ended_sends()
+            || self.transfers.has_put_off()
             || self.landing.is_to_serve()
-            || self.transfers.is_packing()
-            || self.transfers.is_asking()
             || self.spills.is_due()
     }
 
@@ -276,7 +273,7 @@ impl Node {
         let before = self.links.up(link, peer, (kind, limits), path);
         self.landing.link_up(link);
         self.transfers.link_up(link);
-        self.actions.push(HostAction::Control(Control::LinkUp { link, peer: name }));
+        self.actions.push(HostAction::Control(Control::LinkUp { link, peer: name.clone() }));
         counting!(self).count(now, |counters| counters.reached(link));
         match before {
             // The peer came back before this side noticed that it had gone.
@@ -285,6 +282,7 @@ impl Node {
                 for op in waiting {
                     self.go_on_with_link(now, op, link);
                 }
+                fetching!(self).named_node_up(now, &name, link);
             }
         }
     }
@@ -313,16 +311,11 @@ impl Node {
     /// Fails the operations that wait for a link to a node, because no link to it can be made.
     pub fn connect_failed(&mut self, now: Time, peer: &Name, why: &str) {
         for op in self.links.connect_failed(peer) {
-            let is_relayed = |op: &FetchOp| op.route.redirect().is_some();
-            if matches!(self.sessions.op(op).map(|op| &op.kind), Some(OpKind::Fetch(op)) if is_relayed(op)) {
-                // The owner has named others, too.
-                fetching!(self).ask_another(now, op);
-                continue;
-            }
             counting!(self).forget_node_of(op);
             let text = format!("node {peer:?} cannot be reached: {why}");
             answering!(self).fail_op(op, Failure::new(FailureCode::PeerUnreachable, text));
         }
+        fetching!(self).named_node_not_reached(now, peer);
     }
 
     /// Handles an event of a fabric. `header` goes with [`FabricEvent::Immediate`]; see [`Node::landing_header`].

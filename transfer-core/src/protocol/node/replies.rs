@@ -34,6 +34,8 @@ pub(super) struct Carried {
     pub(super) waited_us: u32,
     /// The length of the delta that came in its place, or 0.
     pub(super) delta: u64,
+    /// It came from another node than its owner.
+    pub(super) is_relayed: bool,
 }
 
 /// A transfer that a peer began and that has ended.

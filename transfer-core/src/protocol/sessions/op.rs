@@ -4,7 +4,6 @@ use crate::exchange::{self, Label};
 use crate::fabric::{FabricKind, LinkId};
 use crate::op::{Destination, Failure, OpId};
 use crate::protocol::ids::{BlobId, CopyId, OutFlowId, PullId, SessionId};
-use crate::protocol::relays::Route;
 use crate::tensor::{Excerpt, Gathered, Key, Name, Select, TensorMeta, Version};
 use crate::time::Time;
 use crate::trace::TraceContext;
@@ -34,9 +33,6 @@ pub(crate) enum OpKind {
 pub(crate) struct FetchOp {
     pub(crate) select: Select,
     pub(crate) stage: FetchStage,
-    /// Whom it asks, and how many of the nodes that its owner has named it has asked.
-    pub(crate) route: Route,
-    pub(crate) tried: usize,
     /// The number of times that the node which was said to own the key did not own it.
     pub(crate) redirects: u32,
     /// The trace context of the span that asked for the fetch, if there is one.

@@ -3,7 +3,6 @@
 use super::*;
 use crate::op::OpId;
 use crate::protocol::ids::BlobId;
-use crate::protocol::relays::Route;
 use crate::protocol::slab::Id;
 use crate::protocol::tenant::Tenant;
 use crate::tensor::{Key, Select};
@@ -32,8 +31,6 @@ fn fetch(session: SessionId, id: u64, after: Duration) -> Op {
     let kind = OpKind::Fetch(FetchOp {
         select: Select::Latest,
         stage: FetchStage::Waiting,
-        route: Route::default(),
-        tried: 0,
         redirects: 0,
         trace: None,
         excerpt: None,

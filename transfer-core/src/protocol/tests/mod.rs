@@ -27,6 +27,7 @@ mod shown;
 mod slices;
 mod solo;
 mod spill;
+mod spreading;
 mod steps;
 mod tables;
 mod take_back;

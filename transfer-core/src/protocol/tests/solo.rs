@@ -13,7 +13,7 @@ use crate::tensor::Select;
 use crate::time::Time;
 use crate::wire::landing::{HEADER_BYTES, Header};
 use crate::wire::message::{Body, Message, NameRef, Role};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 pub(super) const LINK: LinkId = LinkId(7);
@@ -37,6 +37,12 @@ pub(super) struct Solo {
     /// The messages that the node sent.
     pub(super) sent: Vec<Message>,
     pub(super) writes: Vec<WorkId>,
+    /// The headers of its writes.
+    pub(super) headers: Vec<Header>,
+    /// The digests that it has asked for.
+    pub(super) digests: Vec<u64>,
+    /// The link over which the test acts as the peer.
+    pub(super) at: LinkId,
     /// The segments that the node has passed and that the peer has not kept yet.
     pub(super) shares: Vec<SegmentId>,
     grants: VecDeque<(LocalSlice, u64)>,
@@ -48,7 +54,8 @@ pub(super) struct Solo {
     /// The reason with which the node ended the link.
     pub(super) ended: Option<DownReason>,
     taken: Option<Allocation>,
-    unread: u16,
+    /// The receive slots that were used on each link.
+    unread: BTreeMap<LinkId, u16>,
     keys: u32,
     ops: u64,
 }
@@ -68,6 +75,9 @@ impl Solo {
             now: Time(0),
             sent: Vec::new(),
             writes: Vec::new(),
+            headers: Vec::new(),
+            digests: Vec::new(),
+            at: LINK,
             shares: Vec::new(),
             grants: VecDeque::new(),
             revokes: VecDeque::new(),
@@ -76,7 +86,7 @@ impl Solo {
             ponged: Vec::new(),
             ended: None,
             taken: None,
-            unread: 0,
+            unread: BTreeMap::new(),
             keys: 0,
             ops: 0,
         };
@@ -86,25 +96,46 @@ impl Solo {
         solo
     }
 
+    /// Lets a link to another node come up, and acts as that one from here on. Both use the same numbers for names.
+    pub(super) fn link_to(&mut self, link: LinkId, node: &str) {
+        let (vouches, passed_over) = (Vouches::ForAll, Vec::new());
+        let peer = PeerInfo { name: name(node), incarnation: 1, receive_slots: 256, vouches, passed_over };
+        self.node.link_up(self.now, link, peer, FabricKind::Sim, Capabilities::new());
+        self.drain();
+        self.at = link;
+        for (number, text) in [(KEY, "k"), (ME, "me"), (YOU, "you"), (OURS, "0"), (OTHERS, "1")] {
+            self.hear(Role::Pull, 0, Body::Name { name: number, text: name(text) });
+        }
+    }
+
+    /// Lets time pass.
+    pub(super) fn wait(&mut self, long: Duration) {
+        self.now = self.now + long;
+        self.node.timeout(self.now);
+        self.drain();
+    }
+
     /// Takes the node's actions like the driver does, and records them.
     pub(super) fn drain(&mut self) {
         let mut actions = VecDeque::new();
         while self.node.take_actions(&mut actions) {
             for action in actions.drain(..) {
                 match action {
-                    Action::Post(Post::Send { message, .. }) => {
-                        self.unread += 1;
+                    Action::Post(Post::Send { link, message, .. }) => {
+                        *self.unread.entry(link).or_default() += 1;
                         self.sent.push(Message::decode(&message).unwrap());
                     }
                     Action::Post(Post::Write(write)) => {
-                        self.unread += u16::from(write.immediate.is_some());
+                        *self.unread.entry(write.link).or_default() += u16::from(write.immediate.is_some());
                         self.writes.push(write.work);
+                        self.headers.extend(write.header.and_then(|(_, bytes)| Header::decode(&bytes).ok()));
                     }
                     Action::Post(Post::Grant { range, tag, .. }) => self.grants.push_back((range, tag)),
                     Action::Post(Post::Revoke { key, tag, .. }) => self.revokes.push_back((key, tag)),
                     Action::Post(Post::Share { segment, .. }) => self.shares.push(segment),
                     Action::Host(HostAction::Control(control)) => self.controls.push(control),
                     Action::Host(HostAction::Reply { reply, .. }) => self.replies.push(reply),
+                    Action::Host(HostAction::Digest { tag, .. }) => self.digests.push(tag),
                     Action::Host(HostAction::Ponged { token, lost }) => self.ponged.push((token, lost)),
                     Action::Fabric(FabricAction::Disconnect { reason, .. }) => self.ended = Some(reason),
                     _ => {}
@@ -116,16 +147,16 @@ impl Solo {
 
     /// Receives a message of the peer, which also gives back the receive slots that the node has used.
     pub(super) fn hear(&mut self, role: Role, index: u32, body: Body) {
-        let credits = std::mem::take(&mut self.unread);
+        let credits = self.unread.remove(&self.at).unwrap_or_default();
         let bytes = Message { credits, index, role, body }.encode();
-        self.node.fabric_event(self.now, FabricEvent::Message { link: LINK, bytes: &bytes }, None);
+        self.node.fabric_event(self.now, FabricEvent::Message { link: self.at, bytes: &bytes }, None);
         self.drain();
     }
 
     /// Receives a message of the peer, which gives back only this number of receive slots.
     pub(super) fn hear_greedily(&mut self, credits: u16, body: Body) {
         let bytes = Message { credits, index: 0, role: Role::Pull, body }.encode();
-        self.node.fabric_event(self.now, FabricEvent::Message { link: LINK, bytes: &bytes }, None);
+        self.node.fabric_event(self.now, FabricEvent::Message { link: self.at, bytes: &bytes }, None);
         self.drain();
     }
 
@@ -134,14 +165,14 @@ impl Solo {
         while let Some((range, tag)) = self.grants.pop_front() {
             self.keys += 1;
             let remote = RemoteSlice::new(range.offset, range.len, RemoteKey(self.keys));
-            self.node.fabric_event(self.now, FabricEvent::Granted { link: LINK, tag, remote }, None);
+            self.node.fabric_event(self.now, FabricEvent::Granted { link: self.at, tag, remote }, None);
             self.drain();
         }
     }
 
     pub(super) fn revoke(&mut self) {
         while let Some((key, tag)) = self.revokes.pop_front() {
-            self.node.fabric_event(self.now, FabricEvent::Revoked { link: LINK, key, tag }, None);
+            self.node.fabric_event(self.now, FabricEvent::Revoked { link: self.at, key, tag }, None);
             self.drain();
         }
     }
@@ -149,7 +180,7 @@ impl Solo {
     /// Completes the last of the ends of grants that the node has posted. Returns whether there was one.
     pub(super) fn revoke_last(&mut self) -> bool {
         let Some((key, tag)) = self.revokes.pop_back() else { return false };
-        self.node.fabric_event(self.now, FabricEvent::Revoked { link: LINK, key, tag }, None);
+        self.node.fabric_event(self.now, FabricEvent::Revoked { link: self.at, key, tag }, None);
         self.drain();
         true
     }
@@ -157,9 +188,9 @@ impl Solo {
     /// Receives an immediate: the peer's write with this header has landed.
     pub(super) fn land(&mut self, header: &Header) {
         let (value, len_bytes) = (header.slot.0, HEADER_BYTES + header.body_len);
-        let event = FabricEvent::Immediate { link: LINK, value, len_bytes, copied: 0 };
+        let event = FabricEvent::Immediate { link: self.at, value, len_bytes, copied: 0 };
         // Like the driver, pass the header only if the slot is open.
-        let bytes = self.node.landing_header(LINK, value).map(|_| header.encode());
+        let bytes = self.node.landing_header(self.at, value).map(|_| header.encode());
         self.node.fabric_event(self.now, event, bytes.as_ref());
         self.drain();
     }
@@ -168,7 +199,7 @@ impl Solo {
     pub(super) fn keep(&mut self) -> bool {
         let shares = std::mem::take(&mut self.shares);
         for segment in &shares {
-            self.node.fabric_event(self.now, FabricEvent::SegmentKept { link: LINK, segment: *segment }, None);
+            self.node.fabric_event(self.now, FabricEvent::SegmentKept { link: self.at, segment: *segment }, None);
             self.drain();
         }
         !shares.is_empty()
@@ -199,14 +230,14 @@ impl Solo {
 
     pub(super) fn lose_link(&mut self) {
         let reason = DownReason::Lost("gone".into());
-        self.node.fabric_event(self.now, FabricEvent::LinkDown { link: LINK, reason }, None);
+        self.node.fabric_event(self.now, FabricEvent::LinkDown { link: self.at, reason }, None);
         self.drain();
     }
 
     /// Completes the writes that the node has posted.
     pub(super) fn placed(&mut self) {
         for work in std::mem::take(&mut self.writes) {
-            self.node.fabric_event(self.now, FabricEvent::WriteDone { link: LINK, work }, None);
+            self.node.fabric_event(self.now, FabricEvent::WriteDone { link: self.at, work }, None);
             self.drain();
         }
     }

@@ -43,11 +43,6 @@ impl Transfers {
         }
     }
 
-    /// Whether requests were collected for calls.
-    pub(crate) fn is_asking(&self) -> bool {
-        !self.asking.is_empty()
-    }
-
     /// Takes the requests that were collected for calls, by link.
     pub(crate) fn take_asks(&mut self) -> Vec<(LinkId, Vec<BufferAsk>)> {
         let asking = std::mem::take(&mut self.asking).into_iter();

@@ -23,15 +23,16 @@ pub(super) use serve::Serve;
 
 use super::control::BufferAsk;
 use super::ids::{BlobId, OutFlowId, PullId, SessionId, of};
-use super::relays::Spreading;
+use super::relays::{Search, Spreading};
 use super::slab::Slab;
 use super::tenant::Tenant;
 use crate::fabric::LinkId;
-use crate::tensor::Key;
+use crate::tensor::{Key, TensorMeta, Version};
 use crate::time::Time;
 use calls::Call;
 use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU64;
 
 /// The transfers between a node and its peers, as tables by link.
 ///
@@ -57,8 +58,14 @@ pub(super) struct Transfers {
     packing: Vec<LinkId>,
     /// Requests of this node that hold a version which has landed before.
     holding: BTreeSet<(LinkId, PullId)>,
-    /// Requests to nodes that do not own the key, and when each is given up.
+    /// The requests whose versions are searched for at other nodes, by publication.
+    searches: HashMap<(Spreading, NonZeroU64), PullId>,
+    /// When the node that such a request has got to is given up.
     stalling: BTreeSet<(Time, LinkId, PullId)>,
+    /// Keys for which requests of peers wait, and for which a request of this node has ended.
+    awaited_ended: Vec<Spreading>,
+    /// Requests of peers for versions of other nodes that hold the version, and whose peer has granted no slot.
+    holding_relayed: BTreeSet<(LinkId, u32)>,
 }
 
 /// The transfers of one link.
@@ -106,8 +113,8 @@ impl OfLink {
     }
 
     /// Takes the next request of this node, from this place on.
-    pub(super) fn take_pull(&mut self, from: &mut usize) -> Option<Pull> {
-        self.pulls.take_first(from).map(|(_, pull)| pull)
+    pub(super) fn take_pull(&mut self, from: &mut usize) -> Option<(PullId, Pull)> {
+        self.pulls.take_first(from)
     }
 
     /// Takes the next flow, from this place on.
@@ -131,7 +138,12 @@ impl Transfers {
     pub(super) fn link_down(&mut self, link: LinkId) -> OfLink {
         self.holding.retain(|(of, _)| *of != link);
         self.stalling.retain(|(_, of, _)| *of != link);
-        self.links.remove(&link).unwrap_or_default()
+        self.holding_relayed.retain(|(of, _)| *of != link);
+        self.searches.retain(|((owner, ..), _), _| *owner != link);
+        let lost = self.links.remove(&link).unwrap_or_default();
+        let awaited = lost.pulls.iter().filter(|(_, pull)| pull.is_awaited);
+        self.awaited_ended.extend(awaited.filter_map(|(_, pull)| pull.spreading(link)));
+        lost
     }
 
     /// Returns the transfers that are in flight on a link.
@@ -157,11 +169,8 @@ impl Transfers {
     /// Begins a request of this node.
     pub(super) fn begin_pull(&mut self, link: LinkId, pull: Pull) -> Option<PullId> {
         let l = self.links.get_mut(&link)?;
-        let (shared, holds, stalls_at) = (pull.shared(), pull.holds(), pull.stalls_at);
+        let (shared, holds) = (pull.shared(), pull.holds());
         let id = l.pulls.insert(pull);
-        if let Some(at) = stalls_at {
-            self.stalling.insert((at, link, id));
-        }
         if let Some(wanted) = shared {
             l.shared.insert(wanted, id);
         }
@@ -176,9 +185,11 @@ impl Transfers {
         self.links.get(&link)?.shared.get(wanted).copied()
     }
 
-    /// Lets no other fetch join a request.
+    /// Lets no other fetch join a request. The requests of peers that wait for it are looked at.
     pub(super) fn close_pull(&mut self, link: LinkId, id: PullId) {
         let Some(l) = self.links.get_mut(&link) else { return };
+        let awaited = l.pulls.get(id).filter(|pull| pull.is_awaited);
+        self.awaited_ended.extend(awaited.and_then(|pull| pull.spreading(link)));
         let wanted = l.pulls.get(id).and_then(Pull::shared);
         if let Some(wanted) = wanted.filter(|wanted| l.shared.get(wanted) == Some(&id)) {
             l.shared.remove(&wanted);
@@ -203,28 +214,116 @@ impl Transfers {
     pub(super) fn end_pull(&mut self, link: LinkId, id: PullId) -> Option<Pull> {
         self.close_pull(link, id);
         self.holding.remove(&(link, id));
-        let pull = self.links.get_mut(&link)?.pulls.remove(id)?;
-        if let Some(at) = pull.stalls_at {
+        self.end_search(link, id);
+        self.links.get_mut(&link)?.pulls.remove(id)
+    }
+
+    /// Whether a request of this node to an owner may bring this publication. If so, its end shows the key among those that
+    /// [`take_awaited_ended`](Transfers::take_awaited_ended) returns.
+    pub(super) fn await_version(&mut self, of: &Spreading, version: Version, identity: NonZeroU64) -> bool {
+        let Some(l) = self.links.get_mut(&of.0) else { return false };
+        let found = l.pulls.ids(|pull| pull.may_bring(of, version, identity));
+        for id in &found {
+            if let Some(pull) = l.pulls.get_mut(*id) {
+                pull.is_awaited = true;
+            }
+        }
+        !found.is_empty()
+    }
+
+    /// Takes a key for which requests of peers wait, and for which a request of this node has ended.
+    pub(super) fn take_awaited_ended(&mut self) -> Option<Spreading> {
+        self.awaited_ended.pop()
+    }
+
+    /// Begins to search for a version at the nodes that its owner has named in its answer to a request, for so many fetches. Returns
+    /// those that came later than that.
+    pub(super) fn begin_search(
+        &mut self,
+        link: LinkId,
+        id: PullId,
+        described: (u32, TensorMeta),
+        (waiting, search): (usize, Search),
+    ) -> Option<Readers> {
+        self.close_pull(link, id);
+        let pull = self.links.get_mut(&link)?.pulls.get_mut(id)?;
+        self.searches.insert((pull.spreading(link)?, search.redirect.identity), id);
+        Some(pull.begin_search(described, waiting, search))
+    }
+
+    /// Returns the request to this owner whose version, with this identity, is searched for at other nodes.
+    pub(super) fn search_for(&self, of: &Spreading, identity: NonZeroU64) -> Option<PullId> {
+        self.searches.get(&(of.clone(), identity)).copied()
+    }
+
+    /// Returns the search of a request, mutably.
+    pub(super) fn search_mut(&mut self, link: LinkId, id: PullId) -> Option<&mut Search> {
+        self.pull_mut(link, id)?.search.as_deref_mut()
+    }
+
+    /// Returns the requests whose searches this is true of.
+    pub(super) fn searches_where(&self, is_one: impl Fn(&Search) -> bool) -> Vec<(LinkId, PullId)> {
+        let all = self.searches.iter().map(|(((link, ..), _), id)| (*link, *id));
+        let is_one = |(link, id): &(LinkId, PullId)| {
+            self.pull(*link, *id).and_then(|pull| pull.search.as_deref()).is_some_and(&is_one)
+        };
+        let mut found: Vec<_> = all.filter(is_one).collect();
+        found.sort_unstable();
+        found
+    }
+
+    /// Sets when the node is given up that a search has got to. `None`: it is not.
+    pub(super) fn set_search_limit(&mut self, link: LinkId, id: PullId, limit: Option<Time>) {
+        let Some(search) = self.search_mut(link, id) else { return };
+        let before = std::mem::replace(&mut search.limit, limit);
+        if let Some(at) = before {
             self.stalling.remove(&(at, link, id));
         }
-        Some(pull)
+        if let Some(at) = limit {
+            self.stalling.insert((at, link, id));
+        }
     }
 
-    /// Whether a version of a key is on its way here.
-    pub(super) fn is_coming(&self, of: &Spreading) -> bool {
-        self.links.iter().any(|(link, l)| l.pulls.iter().any(|(_, pull)| pull.brings(*link, of)))
+    /// Ends the search of a request.
+    pub(super) fn end_search(&mut self, link: LinkId, id: PullId) -> Option<Box<Search>> {
+        self.set_search_limit(link, id, None);
+        let pull = self.pull_mut(link, id)?;
+        let search = pull.search.take()?;
+        if let Some(of) = pull.spreading(link) {
+            self.searches.remove(&(of, search.redirect.identity));
+        }
+        Some(search)
     }
 
-    /// Returns when a request to a node that does not own the key is given up next.
+    /// Returns when the node is given up next that a search has got to.
     pub(super) fn stalls_at(&self) -> Option<Time> {
         self.stalling.first().map(|(at, ..)| *at)
     }
 
-    /// Takes a request that is given up for one to another node.
+    /// Takes a request whose search gives up the node that it has got to.
     pub(super) fn take_stalled(&mut self, now: Time) -> Option<(LinkId, PullId)> {
-        let (at, link, id) = self.stalling.first().copied().filter(|(at, ..)| *at <= now)?;
-        self.stalling.remove(&(at, link, id));
+        let (_, link, id) = self.stalling.first().copied().filter(|(at, ..)| *at <= now)?;
+        self.set_search_limit(link, id, None);
         Some((link, id))
+    }
+
+    /// Notes that a request of a peer holds the version of another node, and waits for a slot.
+    pub(super) fn hold_relayed(&mut self, link: LinkId, index: u32) {
+        self.holding_relayed.insert((link, index));
+    }
+
+    /// Notes that the peer has granted a slot.
+    pub(super) fn relayed_granted(&mut self, link: LinkId, index: u32) {
+        self.holding_relayed.remove(&(link, index));
+    }
+
+    /// Takes the version of another node from a request of a peer that waits for a slot, for workers of this tenant. The caller
+    /// releases it.
+    pub(super) fn take_relayed_of(&mut self, domain: Tenant) -> Option<BlobId> {
+        let is_one = |(link, index): &&(LinkId, u32)| self.serve(*link, *index).is_some_and(|s| s.reader() == domain);
+        let (link, index) = self.holding_relayed.iter().find(is_one).copied()?;
+        self.holding_relayed.remove(&(link, index));
+        self.serve_mut(link, index)?.give_up_version()
     }
 
     /// Returns a request of a peer.
@@ -246,6 +345,7 @@ impl Transfers {
 
     /// Ends a request of a peer.
     pub(super) fn end_serve(&mut self, link: LinkId, index: u32) -> Option<Serve> {
+        self.holding_relayed.remove(&(link, index));
         self.links.get_mut(&link)?.serves.remove(&index)
     }
 
@@ -272,9 +372,9 @@ impl Transfers {
         }
     }
 
-    /// Whether a request may wait for a place.
-    pub(super) fn is_packing(&self) -> bool {
-        !self.packing.is_empty()
+    /// Whether a request may wait for a place, a request for which others wait has ended, or requests for slots were collected.
+    pub(super) fn has_put_off(&self) -> bool {
+        !self.packing.is_empty() || !self.awaited_ended.is_empty() || !self.asking.is_empty()
     }
 
     /// Takes a place for a request that waits for one. `None` if none waits where there is one.

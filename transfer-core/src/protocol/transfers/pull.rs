@@ -4,7 +4,7 @@ use crate::fabric::LinkId;
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::Destination;
 use crate::protocol::ids::{BlobId, OperationId, PullId, SlotId};
-use crate::protocol::relays::{Redirect, Route, Spreading};
+use crate::protocol::relays::{Redirect, Search, Spreading};
 use crate::protocol::tenant::Tenant;
 use crate::tensor::{DType, Excerpt, Gathered, Key, Select, TensorMeta, Version};
 use crate::time::Time;
@@ -34,10 +34,16 @@ pub(crate) struct Pull {
     pub(crate) select: Select,
     /// The part that was asked for. `None`: all of the version.
     pub(crate) excerpt: Option<Box<Excerpt>>,
-    /// Whom it goes to.
-    pub(crate) route: Route,
-    /// When it is given up for one to another node, if it goes to one that does not own the key.
-    pub(super) stalls_at: Option<Time>,
+    /// The owner has to answer itself, and not by REDIRECT.
+    pub(crate) is_direct: bool,
+    /// What the owner has said, if this request goes to a node that it has named. It has no fetches of its own.
+    redirect: Option<Arc<Redirect>>,
+    /// The search at the nodes that the owner has named in its answer.
+    pub(crate) search: Option<Box<Search>>,
+    /// The version that comes, once the peer has said so.
+    pub(crate) coming: Option<Version>,
+    /// Requests of other nodes wait for the version that it may bring.
+    pub(super) is_awaited: bool,
     /// The ranges of several versions that were asked for together. `key` is the first of them.
     pub(crate) gathered: Option<Arc<Gathered>>,
     pub(crate) domain: Tenant,
@@ -94,7 +100,7 @@ pub(crate) struct Wanted {
     pub(crate) key: Key,
     pub(crate) select: Select,
     pub(crate) excerpt: Option<Box<Excerpt>>,
-    pub(crate) route: Route,
+    pub(crate) is_direct: bool,
 }
 
 /// A list of fetches that is this much longer than twice what it needs is tidied.
@@ -106,6 +112,8 @@ pub(crate) enum PullState {
     Preparing,
     /// The peer was asked.
     Asked,
+    /// The peer has named other nodes, and one of them is asked for the version. The request waits, so that the peer holds it.
+    Redirected,
     /// The peer has described the version. The request waits for room.
     WaitingForRoom,
     /// The peer has described the version. A slot is being granted.
@@ -139,8 +147,11 @@ impl Pull {
             key,
             select,
             excerpt,
-            route: Route::default(),
-            stalls_at: None,
+            is_direct: false,
+            redirect: None,
+            search: None,
+            coming: None,
+            is_awaited: false,
             gathered: None,
             domain,
             state: PullState::Preparing,
@@ -223,14 +234,19 @@ impl Pull {
         Pull { gathered, ..self }
     }
 
-    /// Makes it a request to this node, which is given up at a time if one is named.
-    pub(crate) fn by(self, route: Route, stalls_at: Option<Time>) -> Pull {
-        Pull { route, stalls_at, ..self }
+    /// Notes whether the owner has to answer itself.
+    pub(crate) fn directly(self, is_direct: bool) -> Pull {
+        Pull { is_direct, ..self }
+    }
+
+    /// Makes it a request to a node that the owner has named.
+    pub(crate) fn asking(self, redirect: Arc<Redirect>) -> Pull {
+        Pull { redirect: Some(redirect), ..self }
     }
 
     /// Returns what the owner has said, if the request goes to a node that it has named.
-    pub(crate) fn redirect(&self) -> Option<&Redirect> {
-        self.route.redirect()
+    pub(crate) fn redirect(&self) -> Option<&Arc<Redirect>> {
+        self.redirect.as_ref()
     }
 
     /// Returns the key of an owner whose version will be here, and can be sent to other nodes: if it goes to the owner over this
@@ -240,20 +256,45 @@ impl Pull {
         is_kept.then(|| (self.owner(link), self.domain, self.key.clone()))
     }
 
-    /// Whether it brings a version of that key of that owner.
-    pub(super) fn brings(&self, link: LinkId, (owner, domain, key): &Spreading) -> bool {
-        let is_kept = self.gathered.is_none() && self.excerpt.is_none();
-        is_kept && self.owner(link) == *owner && self.domain == *domain && self.key == *key
+    /// Whether this request to the owner may bring a publication, which has this version and identity.
+    pub(super) fn may_bring(&self, (_, domain, key): &Spreading, version: Version, identity: NonZeroU64) -> bool {
+        let is_kept = self.gathered.is_none() && self.excerpt.is_none() && self.to.is_none() && self.redirect.is_none();
+        let is_over = matches!(self.state, PullState::Cancelling | PullState::Closing);
+        is_kept
+            && !is_over
+            && (self.domain, &self.key) == (*domain, key)
+            && match (&self.search, self.coming) {
+                (Some(search), _) => search.redirect.identity == identity,
+                (None, Some(coming)) => coming == version,
+                (None, None) => self.select.takes(version),
+            }
     }
 
     /// Returns the link to the owner of its key, if it goes over this one.
     fn owner(&self, link: LinkId) -> LinkId {
-        self.redirect().map_or(link, |redirect| redirect.owner)
+        self.redirect.as_ref().map_or(link, |redirect| redirect.owner)
     }
 
     /// Whether the owner may answer it by REDIRECT.
     pub(crate) fn may_be_redirected(&self) -> bool {
-        self.route == Route::Open && self.state == PullState::Asked && !self.is_for_parts()
+        let is_open = !self.is_direct && self.redirect.is_none() && self.coming.is_none();
+        is_open && self.state == PullState::Asked && !self.is_for_parts()
+    }
+
+    /// Lets it wait while the version is searched for at the nodes that the owner has named, for those of these fetches that have not
+    /// ended. Returns the fetches that came later: they ask anew.
+    pub(crate) fn begin_search(&mut self, described: (u32, TensorMeta), waiting: usize, search: Search) -> Readers {
+        (self.described, self.coming) = (Some(described), Some(search.redirect.version));
+        (self.state, self.is_conditional) = (PullState::Redirected, false);
+        self.search = Some(Box::new(search));
+        self.waiting = waiting;
+        std::mem::take(&mut self.next)
+    }
+
+    /// Adds fetches that the owner has answered with the same publication.
+    pub(crate) fn add_readers(&mut self, readers: Readers) {
+        self.waiting += readers.len();
+        self.readers.extend(readers);
     }
 
     /// Lets the request name a version that this node has, and holds for it.
@@ -264,19 +305,16 @@ impl Pull {
     /// Returns what other fetches have to ask for to share its answer. `None`: it is for one fetch alone. Ranges of several
     /// versions serve who asked for them, memory of a worker is that worker's, and streams count who has fetched.
     pub(super) fn shared(&self) -> Option<Wanted> {
-        let is_shared = self.gathered.is_none() && self.to.is_none() && !matches!(self.select, Select::Following(_));
+        let is_alone = self.gathered.is_some() || self.to.is_some() || self.redirect.is_some();
+        let is_shared = !is_alone && !matches!(self.select, Select::Following(_));
         is_shared.then(|| self.wanted())
     }
 
     /// Returns what its fetches ask for.
     pub(crate) fn wanted(&self) -> Wanted {
-        let Pull { domain, key, select, excerpt, route, .. } = self;
-        Wanted { domain: *domain, key: key.clone(), select: *select, excerpt: excerpt.clone(), route: route.clone() }
-    }
-
-    /// Whether every fetch of the same is answered by it: the owner has said for each of them which publication it is.
-    pub(crate) fn is_settled(&self) -> bool {
-        self.redirect().is_some()
+        let Pull { domain, key, select, excerpt, is_direct, .. } = self;
+        let (domain, select, is_direct) = (*domain, *select, *is_direct);
+        Wanted { domain, key: key.clone(), select, excerpt: excerpt.clone(), is_direct }
     }
 
     /// Adds a fetch of the same. It is answered with the others if the peer is not asked yet, and after them if it is and
@@ -339,7 +377,8 @@ impl Pull {
     }
 
     /// Notes that a delta of this length is to come in place of the version, and waits for room for it.
-    pub(crate) fn describe_delta(&mut self, metadata_id: u32, meta: TensorMeta, len: u64) {
+    pub(crate) fn describe_delta(&mut self, (version, metadata_id): (Version, u32), meta: TensorMeta, len: u64) {
+        self.coming = Some(version);
         (self.described, self.delta) = (Some((metadata_id, meta)), Some(len));
         (self.state, self.is_conditional) = (PullState::WaitingForRoom, false);
     }

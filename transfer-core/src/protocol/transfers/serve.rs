@@ -3,7 +3,7 @@
 use crate::protocol::ids::{BlobId, CopyId};
 use crate::protocol::relays::Spreading;
 use crate::protocol::tenant::Tenant;
-use crate::tensor::{Excerpt, Key, Retention, Version};
+use crate::tensor::{Excerpt, Key, Name, Retention, Version};
 use crate::time::Time;
 use crate::trace::TraceContext;
 use crate::wire::landing::{Header, SlotGrant};
@@ -60,8 +60,22 @@ enum Spread {
     Proving,
     /// It counts as one that is answered from here.
     Counted,
-    /// It is for this publication of another node. Once that is here: whether deltas of it may follow.
-    Relay(Spreading, NonZeroU64, bool),
+    /// It was sent to other nodes, of which this is the first. It holds the version until the peer has it, or takes it from here.
+    Redirected(Name),
+    /// It is for this publication of another node.
+    Relay(Box<Relayed>),
+}
+
+/// A publication of another node that a peer asks for here.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Relayed {
+    pub(crate) of: Spreading,
+    pub(crate) version: Version,
+    pub(crate) identity: NonZeroU64,
+    /// Whether deltas of it may follow, once it is here.
+    pub(crate) deltas_follow: bool,
+    /// It was here, and its room was needed while the peer had none.
+    pub(crate) is_given_up: bool,
 }
 
 /// How far the part that is asked for is cut out of its version, if that is done before it is sent.
@@ -118,28 +132,45 @@ impl Serve {
     }
 
     /// Makes it a request for this publication of another node.
-    pub(crate) fn relaying(self, of: Spreading, identity: NonZeroU64) -> Serve {
-        Serve { spreading: Spread::Relay(of, identity, false), ..self }
+    pub(crate) fn relaying(self, of: Spreading, version: Version, identity: NonZeroU64) -> Serve {
+        let relayed = Relayed { of, version, identity, deltas_follow: false, is_given_up: false };
+        Serve { spreading: Spread::Relay(Box::new(relayed)), ..self }
     }
 
     /// Returns the publication of another node that it is for.
-    pub(crate) fn relays(&self) -> Option<(&Spreading, NonZeroU64)> {
+    pub(crate) fn relays(&self) -> Option<&Relayed> {
         match &self.spreading {
-            Spread::Relay(of, identity, _) => Some((of, *identity)),
+            Spread::Relay(relayed) => Some(relayed),
             _ => None,
         }
     }
 
     /// Notes whether deltas may follow of the publication of another node that it is for.
     pub(crate) fn pass_on(&mut self, follow: bool) {
-        if let Spread::Relay(_, _, deltas_follow) = &mut self.spreading {
-            *deltas_follow = follow;
+        if let Spread::Relay(relayed) = &mut self.spreading {
+            relayed.deltas_follow = follow;
         }
     }
 
-    /// Whether deltas of the publication may follow of another node that it is for.
-    fn passes_on_deltas(&self) -> bool {
-        matches!(self.spreading, Spread::Relay(_, _, true))
+    /// Takes the version of another node out of a request that waits for a slot. The peer is told once it grants one.
+    pub(crate) fn give_up_version(&mut self) -> Option<BlobId> {
+        if let Spread::Relay(relayed) = &mut self.spreading {
+            relayed.is_given_up = true;
+        }
+        self.blob.take()
+    }
+
+    /// Sends the peer to other nodes, of which this is the first.
+    pub(crate) fn send_elsewhere(&mut self, first: Name) {
+        self.spreading = Spread::Redirected(first);
+    }
+
+    /// Returns the first of the nodes to which the peer was sent.
+    pub(crate) fn sent_to(&self) -> Option<&Name> {
+        match &self.spreading {
+            Spread::Redirected(first) => Some(first),
+            _ => None,
+        }
     }
 
     /// Whether the request has to be answered from here.
@@ -347,7 +378,10 @@ impl Serve {
         (deltas_follow, spreads): (bool, bool),
         body_len: u64,
     ) -> Header {
-        let identity = self.relays().map_or(identity, |(_, identity)| Some(identity));
+        let (identity, follow) = match self.relays() {
+            Some(relayed) => (Some(relayed.identity), relayed.deltas_follow),
+            None => (identity, deltas_follow),
+        };
         Header {
             slot: slot.number,
             index,
@@ -360,7 +394,7 @@ impl Serve {
             retention: Retention::default(),
             packed: self.is_packed(),
             identity: identity.filter(|_| !self.is_gathered),
-            deltas_follow: (deltas_follow || self.passes_on_deltas()) && !self.is_of_parts(),
+            deltas_follow: follow && !self.is_of_parts(),
             is_delta: self.sends_delta,
             spreads: (spreads || self.relays().is_some()) && !self.is_of_parts(),
         }
@@ -384,6 +418,7 @@ impl Serve {
             (false, Some(_), _) if self.sharing => "Sharing",
             (false, Some(_), _) if self.spreading == Spread::Proving => "Proving",
             (false, Some(_), _) if self.number_in_line().is_some() || self.copying().is_some() => "Copying",
+            (false, Some(_), _) if self.sent_to().is_some() => "Redirected",
             (false, Some(_), _) => "Described",
             (false, None, None) => "Waiting",
             (false, None, Some(_)) => "Waiting, slot",

@@ -101,16 +101,16 @@ impl Message {
             Body::Delta { version, metadata_id, len, meta } => {
                 w.u64(version.0).u32(*metadata_id).u64(*len).meta(meta);
             }
-            Body::Redirect { version, identity, digest, sources, meta } => {
-                w.u64(version.0).u64(identity.get()).raw(digest);
+            Body::Redirect { version, identity, metadata_id, digest, sources, meta } => {
+                w.u64(version.0).u64(identity.get()).u32(*metadata_id).raw(digest);
                 sources.iter().for_each(|source| write_name(&mut w, *source));
                 w.meta(meta);
             }
-            Body::RelayRequest { key, tenant, owner, incarnation, identity, trace } => {
+            Body::RelayRequest { key, tenant, owner, incarnation, version, identity, trace } => {
                 for n in [key, tenant, owner] {
                     write_name(&mut w, *n);
                 }
-                w.u64(*incarnation).u64(identity.get());
+                w.u64(*incarnation).u64(version.0).u64(identity.get());
                 TraceContext::write_last(*trace, &mut w);
             }
             Body::TensorReRequest { slot } | Body::BufferIdle { slot } => slot.write(&mut w),
@@ -187,7 +187,13 @@ impl Message {
             Body::BufferRecall { why, round } | Body::Recalled { why, round } => {
                 w.u8(u8::from(*why == Recall::Room)).u32(*round);
             }
-            Body::BufferRelease | Body::Cancel | Body::Cancelled | Body::Ack | Body::Ping | Body::Pong => {}
+            Body::BufferRelease
+            | Body::Cancel
+            | Body::Taken
+            | Body::Cancelled
+            | Body::Ack
+            | Body::Ping
+            | Body::Pong => {}
         }
         let len = u16::try_from(w.as_slice().len()).unwrap_or(u16::MAX);
         w.patch_u16(2, len);
@@ -349,28 +355,30 @@ impl Message {
                 Body::Delta { version, metadata_id, len, meta: r.meta()? }
             }
             33 => {
-                let (version, identity) = (Version(r.u64()?), read_identity(r)?);
+                let (version, identity, metadata_id) = (Version(r.u64()?), read_identity(r)?, r.u32()?);
                 let mut digest = [0; 16];
                 digest.copy_from_slice(r.raw(16)?);
                 let mut sources = [NameRef { id: 0, generation: 0 }; MAX_SOURCES];
                 for source in &mut sources {
                     *source = read_name(r)?;
                 }
-                Body::Redirect { version, identity, digest, sources, meta: r.meta()? }
+                Body::Redirect { version, identity, metadata_id, digest, sources, meta: r.meta()? }
             }
             34 => Body::RelayRequest {
                 key: read_name(r)?,
                 tenant: read_name(r)?,
                 owner: read_name(r)?,
                 incarnation: r.u64()?,
+                version: Version(r.u64()?),
                 identity: read_identity(r)?,
                 trace: TraceContext::read_last(r)?,
             },
+            35 => Body::Taken,
             n => {
                 return Err(WireError::Value {
                     what: "kind of a control message",
                     value: u64::from(n),
-                    expected: "1 to 34",
+                    expected: "1 to 35",
                 });
             }
         })

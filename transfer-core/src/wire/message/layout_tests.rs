@@ -113,6 +113,7 @@ fn bodies() -> Vec<Body> {
         Body::Redirect {
             version: Version(904),
             identity: NonZeroU64::MAX,
+            metadata_id: 9,
             digest: [5; 16],
             sources: [name; MAX_SOURCES],
             meta: meta.clone(),
@@ -122,6 +123,7 @@ fn bodies() -> Vec<Body> {
             tenant: name,
             owner: name,
             incarnation: 6,
+            version: Version(905),
             identity: NonZeroU64::MIN,
             trace: TraceContext::new([7; 16], [8; 8], 1).ok(),
         },
@@ -137,6 +139,7 @@ fn bodies() -> Vec<Body> {
         Body::Recalled { why: Recall::Room, round: 5 },
         Body::BufferRelease,
         Body::Cancel,
+        Body::Taken,
         Body::Cancelled,
         Body::Ack,
         Body::Ping,

@@ -19,7 +19,7 @@ use crate::trace::TraceContext;
 use std::num::NonZeroU64;
 
 /// The version of the layout. A peer with another version is refused when it connects.
-pub const LAYOUT_VERSION: u8 = 16;
+pub const LAYOUT_VERSION: u8 = 17;
 
 /// The largest length of a message, in bytes. Every fabric can send this much in one message.
 pub const MAX_MESSAGE_BYTES: usize = crate::fabric::Capabilities::MIN_MESSAGE_BYTES;
@@ -253,12 +253,15 @@ pub enum Body {
         /// The description.
         meta: TensorMeta,
     },
-    /// Pull: the version that is asked for is this one, and the nodes with these names have it or are receiving it.
+    /// Pull: the version that is asked for is this one, and the nodes with these names have it or are receiving it. The request goes on: the
+    /// owner holds the version until the other side has it ([`Body::Taken`]), grants a slot for it, or gives it up.
     Redirect {
         /// The version.
         version: Version,
         /// The owner's number of this publication.
         identity: NonZeroU64,
+        /// The id of the description.
+        metadata_id: u32,
         /// The digest of all that is sent of it: XXH3 with 128 bits, the highest byte first.
         digest: [u8; 16],
         /// The nodes, in the order in which they are to be asked. One that is named twice is asked once.
@@ -276,11 +279,15 @@ pub enum Body {
         owner: NameRef,
         /// That node's incarnation.
         incarnation: u64,
+        /// The version.
+        version: Version,
         /// Its number of the publication, as its REDIRECT has it.
         identity: NonZeroU64,
         /// The trace context of the fetch that asks, if it has one.
         trace: Option<TraceContext>,
     },
+    /// Pull: the version has come from a node that REDIRECT has named. Ends the request as CANCEL does.
+    Taken,
     /// Counter: asks for the counter with this name, and whether this side may operate on its word directly.
     CounterOpen {
         /// The counter's key.
@@ -405,6 +412,7 @@ impl Body {
             Body::Delta { .. } => 32,
             Body::Redirect { .. } => 33,
             Body::RelayRequest { .. } => 34,
+            Body::Taken => 35,
         }
     }
 
@@ -446,6 +454,7 @@ impl Body {
             Body::Delta { .. } => "DELTA",
             Body::Redirect { .. } => "REDIRECT",
             Body::RelayRequest { .. } => "RELAY_REQUEST",
+            Body::Taken => "TAKEN",
         }
     }
 }

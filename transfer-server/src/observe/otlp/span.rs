@@ -129,6 +129,7 @@ mod tests {
                 bytes: 5,
                 copied: 10,
                 verified: 0,
+                relayed: 0,
                 delta: 0,
                 queued,
                 waited,

@@ -72,6 +72,7 @@ impl Answering<'_> {
             bytes,
             copied: 0,
             verified: 0,
+            relayed: 0,
             delta: 0,
             queued: Duration::ZERO,
             waited,

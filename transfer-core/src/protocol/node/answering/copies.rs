@@ -160,6 +160,7 @@ impl Answering<'_> {
             bytes: len,
             copied: len,
             verified: 0,
+            relayed: 0,
             delta: 0,
             queued: Duration::ZERO,
             waited: began.since(op.since),

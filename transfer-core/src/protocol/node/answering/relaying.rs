@@ -1,12 +1,12 @@
 //! Versions that other nodes own, and that are sent on from here.
 
 use crate::fabric::LinkId;
-use crate::op::{Failure, FailureCode};
 use crate::protocol::ids::BlobId;
+use crate::protocol::keys::Fan;
 use crate::protocol::node::flows::Answering;
-use crate::protocol::relays::Spreading;
+use crate::protocol::relays::{Spreading, not_here};
 use crate::protocol::transfers::{Held, Serve};
-use crate::tensor::Key;
+use crate::tensor::{Key, Version};
 use crate::time::Time;
 use crate::trace::TraceContext;
 use crate::wire::message::NameRef;
@@ -33,7 +33,7 @@ impl Answering<'_> {
         index: u32,
         [key, tenant, owner]: [NameRef; 3],
         incarnation: u64,
-        identity: NonZeroU64,
+        (version, identity): (Version, NonZeroU64),
         trace: Option<TraceContext>,
     ) {
         let names = self.links.look_up(link, key).and_then(|key| Ok((key, self.links.look_up(link, owner)?)));
@@ -48,44 +48,80 @@ impl Answering<'_> {
             return self.not_relayed(now, link, index);
         };
         let of = (to_owner, reader, text);
-        self.transfers.begin_serve(link, index, serve.relaying(of.clone(), identity));
-        self.relay(now, link, index, None);
+        self.transfers.begin_serve(link, index, serve.relaying(of, version, identity));
+        self.relay(now, link, index);
     }
 
     /// Answers a request for a version of another node, if it is here: lets it wait, if the version may be on its way here, or refuses it.
-    /// `came` is a version that has just landed, and whether deltas of it may follow.
-    fn relay(&mut self, now: Time, link: LinkId, index: u32, came: Option<(Held, bool)>) {
-        let Some((of, identity)) = self.transfers.serve(link, index).and_then(Serve::relays) else { return };
-        let of = of.clone();
-        let found = came.or_else(|| self.bases.find(&of)).filter(|(held, _)| held.identity == identity);
-        if let Some((held, deltas_follow)) = found
-            && self.keys.hold(held.blob).is_some()
-            && let Some(serve) = self.transfers.serve_mut(link, index)
-        {
-            serve.publish(now, held.blob);
-            serve.pass_on(deltas_follow);
-            return self.answer_published(link, index);
+    fn relay(&mut self, now: Time, link: LinkId, index: u32) {
+        let Some(relayed) = self.transfers.serve(link, index).and_then(Serve::relays) else { return };
+        let (of, version, identity) = (relayed.of.clone(), relayed.version, relayed.identity);
+        let found = self.bases.find(&of).filter(|(held, _)| held.identity == identity);
+        if found.is_some_and(|found| self.send_on(now, (link, index), found)) {
+            return;
         }
-        match self.transfers.is_coming(&of) || self.relays.is_sought(&of) {
+        match self.transfers.await_version(&of, version, identity) {
             true => self.relays.wait(of, (link, index)),
             false => self.not_relayed(now, link, index),
         }
     }
 
-    /// Looks again at the requests that wait for a version of another node: one has come, or none comes any more.
-    pub(in crate::protocol::node) fn relay_all(&mut self, now: Time, of: &Spreading, came: Option<(Held, bool)>) {
+    /// Answers a request for a version of another node, which is here. Deltas of it may follow, or not.
+    fn send_on(&mut self, now: Time, (link, index): (LinkId, u32), (held, deltas_follow): (Held, bool)) -> bool {
+        let Some(serve) = self.transfers.serve_mut(link, index) else { return false };
+        if self.keys.hold(held.blob).is_none() {
+            return false;
+        }
+        serve.publish(now, held.blob);
+        serve.pass_on(deltas_follow);
+        self.transfers.hold_relayed(link, index);
+        self.answer_published(link, index);
+        true
+    }
+
+    /// Answers the requests that wait for a version of another node, which has come.
+    pub(in crate::protocol::node) fn relay_come(&mut self, now: Time, of: &Spreading, came: (Held, bool)) {
         for (link, index) in self.relays.take(of) {
-            self.relay(now, link, index, came);
+            let relayed = self.transfers.serve(link, index).and_then(Serve::relays);
+            let is_it = relayed.is_some_and(|relayed| relayed.identity == came.0.identity);
+            if !is_it || !self.send_on(now, (link, index), came) {
+                self.relays.wait(of.clone(), (link, index));
+            }
+        }
+    }
+
+    /// Looks again at the requests that wait for versions of other nodes, where a request of this node has ended, and at those that wait
+    /// for the digest of a version of this one, where a send of it has.
+    pub(in crate::protocol::node) fn look_at_relays(&mut self) {
+        while let Some(blob) = self.relays.take_ended_send() {
+            self.answer_unproved(self.common.latest, blob);
+        }
+        while let Some(of) = self.transfers.take_awaited_ended() {
+            for (link, index) in self.relays.take(&of) {
+                self.relay(self.common.latest, link, index);
+            }
         }
     }
 
     fn not_relayed(&mut self, now: Time, link: LinkId, index: u32) {
-        let key = self.transfers.serve(link, index).map(|serve| serve.key().clone());
-        let text = format!(
-            "node {:?} does not have this version of key {:?}, which its owner has sent to it",
-            self.config.name,
-            key.as_ref().map_or("", Key::as_str)
-        );
-        self.end_serve(now, link, index, Failure::new(FailureCode::VersionGone, text));
+        let Some(serve) = self.transfers.serve(link, index) else { return };
+        let failure = not_here(&self.config.name, serve.key());
+        self.end_serve(now, link, index, failure);
+    }
+
+    /// Answers the requests that wait for the digest of a version, of which a send has ended: there is a place before it is made.
+    fn answer_unproved(&mut self, now: Time, blob: BlobId) {
+        while let Some((link, index)) = self.next_unproved(now, blob) {
+            let waited = self.transfers.serve_mut(link, index).is_some_and(|serve| serve.has_proof(blob));
+            if waited && !self.spreads(now, (link, index), blob, false) {
+                self.answer_published(link, index);
+            }
+        }
+    }
+
+    fn next_unproved(&mut self, now: Time, blob: BlobId) -> Option<(LinkId, u32)> {
+        let links = &*self.links;
+        let fan = Fan { out: self.config.fan_out, now, is_up: |to| links.get(to).is_some() };
+        self.keys.next_unproved(blob, &fan)
     }
 }

@@ -1,6 +1,5 @@
 //! Pulling, the owner's side: wait until the version is published, then write it into the receiver's slot.
 
-use super::spreading::Spread;
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode, Report};
 use crate::protocol::ids::{BlobId, RecordId};
@@ -9,6 +8,7 @@ use crate::protocol::links::{Out, OutWrite, Purpose};
 use crate::protocol::meters::Operation;
 use crate::protocol::node::flows::Answering;
 use crate::protocol::node::replies::PeersTransfer;
+use crate::protocol::relays::not_here;
 use crate::protocol::rules::Broken;
 use crate::protocol::tenant::Tenant;
 use crate::protocol::transfers::{OfLink, Serve};
@@ -36,7 +36,7 @@ impl Answering<'_> {
     pub(in crate::protocol::node) fn end_serve(&mut self, now: Time, link: LinkId, index: u32, failure: Failure) {
         if let Some(serve) = self.transfers.end_serve(link, index) {
             self.serve_ended(now, link, &serve, false);
-            self.spread_ended(link, index, &serve);
+            self.spread_ended((link, index), &serve, false);
         }
         sending!(self).send(link, Role::Pull, index, Body::ErrorStatus(failure));
     }
@@ -150,27 +150,6 @@ impl Answering<'_> {
         }
     }
 
-    /// Answers a request for a version that it holds by the name of another node, or lets it wait for that, if the version spreads.
-    pub(in crate::protocol::node) fn spreads(
-        &mut self,
-        now: Time,
-        (link, index): (LinkId, u32),
-        blob: BlobId,
-        is_decided: bool,
-    ) -> bool {
-        match self.spread((link, index), blob, is_decided) {
-            Spread::Here => return false,
-            Spread::Waits => {}
-            Spread::Elsewhere(body) => {
-                if let Some(serve) = self.transfers.end_serve(link, index) {
-                    self.serve_ended(now, link, &serve, false);
-                }
-                sending!(self).send(link, Role::Pull, index, body);
-            }
-        }
-        true
-    }
-
     /// Sends the version that a request holds, or its description, which asks for a slot.
     pub(in crate::protocol::node) fn answer_published(&mut self, link: LinkId, index: u32) {
         let Some(serve) = self.transfers.serve_mut(link, index) else { return };
@@ -179,6 +158,7 @@ impl Answering<'_> {
         // A part's description serves one request, and has no number.
         let known = if serve.is_of_parts() { Some(0) } else { self.links.told(link, &key, &meta) };
         if serve.fits(meta.len_bytes(), known) {
+            self.send_flows(self.common.latest, link, index);
             return self.cut_and_write(link, index);
         }
         let Some(metadata_id) = known.or_else(|| self.links.tell(link, &key, &meta)) else { return };
@@ -193,11 +173,22 @@ impl Answering<'_> {
     }
 
     /// Handles the message TENSOR_RE_REQUEST: the peer grants a slot for the version that was described to it.
-    pub(in crate::protocol::node) fn tensor_re_request(&mut self, link: LinkId, index: u32, slot: SlotGrant) {
+    pub(in crate::protocol::node) fn tensor_re_request(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        index: u32,
+        slot: SlotGrant,
+    ) {
         let Some(serve) = self.transfers.serve_mut(link, index) else {
             return sending!(self)
                 .violation(link, &format!("TENSOR_RE_REQUEST for request {index:#x}, which is not under way"));
         };
+        if serve.relays().is_some_and(|relayed| relayed.is_given_up) {
+            // Others needed the room while the peer had none.
+            let failure = not_here(&self.config.name, serve.key());
+            return self.end_serve(now, link, index, failure);
+        }
         let Some(blob) = serve.waits_for_slot() else {
             return sending!(self)
                 .violation(link, &format!("TENSOR_RE_REQUEST for request {index:#x}, which was not told to"));
@@ -208,6 +199,8 @@ impl Answering<'_> {
             return sending!(self).violation(link, &what);
         }
         serve.grant(slot);
+        self.transfers.relayed_granted(link, index);
+        self.send_flows(now, link, index);
         self.cut_and_write(link, index);
     }
 
@@ -231,14 +224,15 @@ impl Answering<'_> {
     }
 
     pub(in crate::protocol::node) fn write_served(&mut self, link: LinkId, index: u32) {
+        let Some(serve) = self.transfers.serve(link, index) else { return };
+        let spreads = serve.blob.and_then(|blob| self.keys.blob(blob)).is_some_and(|b| self.may_spread(serve, b));
         let Some(serve) = self.transfers.serve_mut(link, index) else { return };
         let Some((slot, blob)) = serve.write() else { return };
         let Some(b) = self.keys.blob(blob) else { return };
+        let follow = (b.deltas_follow(), spreads);
         let (version, origin) = (b.version, b.trace());
         // What is sent may be a copy of the version, or of a part of it.
         let identity = serve.fetching().and_then(|published| self.keys.identity_of(published));
-        let spreads = serve.fetching().is_some_and(|published| self.keys.has_spread(published));
-        let follow = (b.deltas_follow(), spreads);
         let header = serve.header(index, &slot, (version, identity), follow, sent_bytes(serve, b));
         let body = match b.delta().filter(|_| serve.sends_delta()) {
             Some(delta) => smallvec![delta],
@@ -250,15 +244,16 @@ impl Answering<'_> {
         sending!(self).post(link, Out::Write(OutWrite { blob, body, slot, header, purpose: Purpose::Serve(index) }));
     }
 
-    /// Handles the message CANCEL. CANCELLED goes behind the data that is on its way.
-    pub(in crate::protocol::node) fn cancel_serve(&mut self, now: Time, link: LinkId, index: u32) {
+    /// Handles the message CANCEL, or TAKEN where the version `has_come` from another node. CANCELLED goes behind the data that is on
+    /// its way.
+    pub(in crate::protocol::node) fn cancel_serve(&mut self, now: Time, link: LinkId, index: u32, has_come: bool) {
         let is_later = self.transfers.serve_mut(link, index).is_some_and(Serve::cancel);
         if !is_later && let Some(serve) = self.transfers.end_serve(link, index) {
             if serve.blob.is_none() {
                 self.forget_remote_waiter(link, index, serve.key());
             }
             self.serve_ended(now, link, &serve, false);
-            self.spread_ended(link, index, &serve);
+            self.spread_ended((link, index), &serve, has_come);
         }
         sending!(self).send(link, Role::Pull, index, Body::Cancelled);
     }
@@ -284,6 +279,7 @@ impl Answering<'_> {
                     bytes,
                     copied: bytes * copies,
                     verified: 0,
+                    relayed: 0,
                     delta: 0,
                     queued: Duration::ZERO,
                     waited,
@@ -299,7 +295,7 @@ impl Answering<'_> {
                 );
             }
             self.serve_ended(now, link, &serve, !serve.is_cancelled());
-            self.spread_ended(link, index, &serve);
+            self.spread_ended((link, index), &serve, !serve.is_cancelled());
         }
     }
 
@@ -329,6 +325,6 @@ impl Answering<'_> {
             self.forget_remote_waiter(link, index, serve.key());
         }
         self.serve_ended(now, link, serve, false);
-        self.spread_ended(link, index, serve);
+        self.spread_ended((link, index), serve, false);
     }
 }

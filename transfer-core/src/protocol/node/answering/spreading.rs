@@ -3,43 +3,46 @@
 use crate::fabric::LinkId;
 use crate::protocol::action::HostAction;
 use crate::protocol::ids::BlobId;
-use crate::protocol::keys::Spreads;
+use crate::protocol::keys::{Blob, Fan, Spreads};
 use crate::protocol::node::flows::Answering;
-use crate::protocol::relays::Proof;
+use crate::protocol::relays::{Proof, relay_limit};
 use crate::protocol::transfers::Serve;
-use crate::wire::message::Body;
-
-/// What becomes of a request.
-pub(super) enum Spread {
-    /// It is answered from here.
-    Here,
-    /// It waits for the digest of the version.
-    Waits,
-    /// It is answered by this message, and goes to another node.
-    Elsewhere(Body),
-}
+use crate::time::Time;
+use crate::wire::message::{Body, Role};
 
 impl Answering<'_> {
-    /// Decides what becomes of a request for a version that is published, and that the request holds. If enough nodes get the version from
-    /// here, it goes to another one. For one that has waited for the digest, this `is_decided`.
-    pub(super) fn spread(&mut self, (link, index): (LinkId, u32), blob: BlobId, is_decided: bool) -> Spread {
-        let Some(serve) = self.transfers.serve(link, index) else { return Spread::Here };
-        let (Some(b), Some(peer)) = (self.keys.blob(blob), self.links.peer_of(link)) else { return Spread::Here };
-        let is_whole = !serve.is_of_parts() && !serve.is_direct() && !serve.takes_delta(b.base());
-        let is_long = self.config.fan_out > 0 && b.meta.len_bytes() >= self.config.spreads_from;
+    /// Whether other nodes may get a version here, as far as is known from this request for it.
+    pub(super) fn may_spread(&self, serve: &Serve, version: &Blob) -> bool {
+        let is_whole = !serve.is_of_parts() && !serve.is_direct();
+        let is_long = self.config.fan_out > 0 && version.meta.len_bytes() >= self.config.spreads_from;
         // Only its own tenant's nodes can send it on: who else may read it is known here.
-        let identity = self.keys.identity_of(blob).filter(|_| b.domain == serve.reader());
-        let Some(identity) = identity.filter(|_| is_whole && is_long) else { return Spread::Here };
+        is_whole && is_long && version.domain == serve.reader()
+    }
+
+    /// Decides what becomes of a request for a version that is published, and that the request holds. If enough nodes get the version
+    /// from here, it is sent to another one, or waits for the digest of the version. For one that has waited for it, this `is_decided`.
+    /// Returns `false` if it is answered from here.
+    pub(in crate::protocol::node) fn spreads(
+        &mut self,
+        now: Time,
+        (link, index): (LinkId, u32),
+        blob: BlobId,
+        is_decided: bool,
+    ) -> bool {
+        let Some(serve) = self.transfers.serve(link, index) else { return false };
+        let (Some(b), Some(peer)) = (self.keys.blob(blob), self.links.peer_of(link)) else { return false };
+        let spreads = self.may_spread(serve, b) && !serve.takes_delta(b.base());
+        let Some(identity) = self.keys.identity_of(blob).filter(|_| spreads) else { return false };
         let (name, version, meta) = (peer.name.clone(), b.version, b.meta.clone());
         let links = &*self.links;
-        let (fan_out, is_up) = (self.config.fan_out, |to| links.get(to).is_some());
-        let decided = self.keys.spread(blob, (link, index, &name), fan_out, is_decided, is_up);
-        let Some(serve) = self.transfers.serve_mut(link, index) else { return Spread::Here };
+        let fan = Fan { out: self.config.fan_out, now, is_up: |to| links.get(to).is_some() };
+        let decided = self.keys.spread(blob, (link, index, &name), is_decided, &fan);
+        let Some(serve) = self.transfers.serve_mut(link, index) else { return false };
         match decided {
             Spreads::Send => {
                 serve.count();
-                self.keys.send_begins(blob, link, &name);
-                return Spread::Here;
+                self.keys.send_begins(now, blob, link, &name);
+                return false;
             }
             Spreads::Prove(begins) => {
                 serve.prove();
@@ -51,23 +54,53 @@ impl Answering<'_> {
             }
             Spreads::Redirect(digest, names) => {
                 let [a, b, c] = &names;
-                let sources = sending!(self).number(link, [a, b, c]);
+                let key = serve.key().clone();
+                let told = self.links.told(link, &key, &meta).or_else(|| self.links.tell(link, &key, &meta));
+                let Some(metadata_id) = told else { return true };
+                serve.describe(metadata_id);
+                serve.send_elsewhere(a.clone());
                 self.meters.redirected();
-                return Spread::Elsewhere(Body::Redirect { version, identity, digest, sources, meta });
+                let sources = sending!(self).number(link, [a, b, c]);
+                let body = Body::Redirect { version, identity, metadata_id, digest, sources, meta };
+                sending!(self).send(link, Role::Pull, index, body);
             }
         }
-        Spread::Waits
+        true
     }
 
-    /// Ends the part that a request had in the spreading of its version.
-    pub(super) fn spread_ended(&mut self, link: LinkId, index: u32, serve: &Serve) {
-        if let Some((of, _)) = serve.relays() {
-            self.relays.forget(of, (link, index));
+    /// Notes that a peer has granted a slot for a version that may spread. If it was sent to other nodes before, it takes the version
+    /// from here.
+    pub(super) fn send_flows(&mut self, now: Time, link: LinkId, index: u32) {
+        let Some(serve) = self.transfers.serve_mut(link, index) else { return };
+        let (Some(blob), Some(peer)) = (serve.fetching(), self.links.peer_of(link)) else { return };
+        if let Some(first) = serve.sent_to().cloned() {
+            serve.count();
+            self.meters.redirect_ended();
+            self.keys.sent_node_ends(blob, link, &first, false);
+            self.keys.send_begins(now, blob, link, &peer.name);
+        }
+        if serve.is_counted() {
+            let len = self.keys.blob(blob).map_or(0, |b| b.meta.len_bytes());
+            self.keys.send_flows(blob, link, now + relay_limit(len));
+        }
+    }
+
+    /// Ends the part that a request had in the spreading of its version, which `has_come` to the peer or not.
+    pub(super) fn spread_ended(&mut self, (link, index): (LinkId, u32), serve: &Serve, has_come: bool) {
+        if let Some(relayed) = serve.relays() {
+            self.relays.forget(&relayed.of, (link, index));
         }
         let Some(blob) = serve.fetching() else { return };
+        if let Some(first) = serve.sent_to() {
+            self.meters.redirect_ended();
+            self.keys.sent_node_ends(blob, link, first, has_come);
+        }
         match serve.is_counted() {
-            true => self.keys.send_ends(blob, link),
+            true => self.keys.send_ends(blob, link, has_come),
             false => self.keys.waits_no_more(blob, (link, index)),
+        }
+        if self.keys.has_unproved(blob) {
+            self.relays.ended_send(blob);
         }
     }
 }

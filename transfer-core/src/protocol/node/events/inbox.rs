@@ -44,7 +44,7 @@ impl Node {
                 fetching!(self).pull_referred(now, link, index, referred, version, waited_us, meta);
             }
             Body::ReleaseReference { lease } => self.reference_released(link, lease),
-            Body::TensorReRequest { slot } => answering!(self).tensor_re_request(link, index, slot),
+            Body::TensorReRequest { slot } => answering!(self).tensor_re_request(now, link, index, slot),
             Body::MetaDataUpdate { version, metadata_id, meta } => match role {
                 Role::Pull => fetching!(self).pull_described(now, link, index, version, metadata_id, meta),
                 Role::Push => receiving!(self).flow_described(link, index, metadata_id, meta),
@@ -74,7 +74,8 @@ impl Node {
             Body::Cancelled if role == Role::Counter => {
                 counting!(self).count(now, |counters| counters.cancelled(link, index))
             }
-            Body::Cancel => answering!(self).cancel_serve(now, link, index),
+            Body::Cancel => answering!(self).cancel_serve(now, link, index, false),
+            Body::Taken => answering!(self).cancel_serve(now, link, index, true),
             Body::Cancelled => pull_slots!(self).pull_cancelled(link, index),
             Body::CounterOpen { name, tenant, wants_grant } => {
                 counting!(self).counter_asked(now, link, index, (name, tenant), Request::Open { wants_grant });
@@ -109,12 +110,13 @@ impl Node {
             Body::Delta { version, metadata_id, len, meta } => {
                 fetching!(self).delta_described(now, link, index, version, metadata_id, len, meta);
             }
-            Body::Redirect { version, identity, digest, sources, meta } => {
-                fetching!(self).pull_redirected(now, link, index, (version, identity), digest, sources, meta);
+            Body::Redirect { version, identity, metadata_id, digest, sources, meta } => {
+                let which = (version, identity, metadata_id);
+                fetching!(self).pull_redirected(now, link, index, which, digest, sources, meta);
             }
-            Body::RelayRequest { key, tenant, owner, incarnation, identity, trace } => {
-                let names = [key, tenant, owner];
-                answering!(self).relay_request(now, link, index, names, incarnation, identity, trace);
+            Body::RelayRequest { key, tenant, owner, incarnation, version, identity, trace } => {
+                let (names, which) = ([key, tenant, owner], (version, identity));
+                answering!(self).relay_request(now, link, index, names, incarnation, which, trace);
             }
             Body::Behind { newest } => pull_slots!(self).pull_behind(link, index, newest),
         }

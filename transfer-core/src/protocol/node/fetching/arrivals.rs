@@ -24,8 +24,9 @@ impl Carried {
     fn report(&self, now: Time, pull: &Pull, op: &Op, bytes: u64, origin: Option<TraceContext>) -> Report {
         let waited = Duration::from_micros(self.waited_us.into());
         let (queued, in_flight) = (pull.asked.since(op.since), now.since(pull.asked).saturating_sub(waited));
-        let Carried { kind: fabric, copied, delta, .. } = *self;
-        Report { fabric, bytes, copied, verified: 0, delta, queued, waited, in_flight, origin }
+        let Carried { kind: fabric, copied, delta, is_relayed, .. } = *self;
+        let relayed = if is_relayed { bytes } else { 0 };
+        Report { fabric, bytes, copied, verified: 0, delta, relayed, queued, waited, in_flight, origin }
     }
 }
 
@@ -51,7 +52,7 @@ impl Fetching<'_> {
             return answering!(self).destination_closed(link, id);
         }
         let copied = copied + header.body_len * (sender_copies + u64::from(header.packed));
-        let carried = Carried { kind, path, copied, waited_us: header.waited_us, delta: 0 };
+        let carried = Carried { kind, path, copied, waited_us: header.waited_us, delta: 0, is_relayed: false };
         if header.is_delta {
             return self.delta_landed(link, id, slot, LandedTensor { header, meta, copied, trace }, carried);
         }
@@ -71,9 +72,7 @@ impl Fetching<'_> {
         if let Some(arena) = pull.opened_memory() {
             self.landing.free(slot.domain, slot.range);
             memory!(self).close_range(arena);
-            let of = pull.spreading(link);
-            self.landed_in_place(now, link, pull, (header.version, bytes), &carried);
-            return of.iter().for_each(|of| answering!(self).relay_all(now, of, None));
+            return self.landed_in_place(now, link, pull, (header.version, bytes), &carried);
         }
         let Some(mut slice) = self.landing.slice(slot.domain, &slot.range) else { return };
         slice.offset += HEADER_BYTES;
@@ -83,26 +82,26 @@ impl Fetching<'_> {
     }
 
     /// Gives a version that has come to the fetches of its request, and asks again for those that have come since.
-    pub(super) fn came(&mut self, now: Time, link: LinkId, pull: Pull, blob: Blob, header: &Header, carried: Carried) {
-        let blob = self.keys.insert(blob.at(header.version, pull.origin_of(header.version)));
-        self.came_as(now, link, pull, blob, header, carried);
-    }
-
-    /// As [`came`](Fetching::came), for a version that readers can reach already, to which the caller has a reference.
-    pub(super) fn came_as(
+    pub(super) fn came(
         &mut self,
         now: Time,
         link: LinkId,
         mut pull: Pull,
-        blob: BlobId,
+        blob: Blob,
         header: &Header,
         carried: Carried,
     ) {
+        let blob = self.keys.insert(blob.at(header.version, pull.origin_of(header.version)));
         let held = header.identity.map(|identity| Held { blob, identity });
         self.keep_base(link, &pull, held, header);
-        let awaited = pull.spreading(link).filter(|of| self.relays.is_awaited(of));
-        if let Some(of) = &awaited {
-            answering!(self).relay_all(now, of, held.map(|held| (held, header.deltas_follow)));
+        if let Some((of, held)) = pull.spreading(link).zip(held) {
+            if self.relays.is_awaited(&of) {
+                answering!(self).relay_come(now, &of, (held, header.deltas_follow));
+            }
+            if let Some(other) = self.transfers.search_for(&of, held.identity) {
+                // It was searched for at other nodes, too.
+                self.came_elsewhere(now, (link, other), held, None);
+            }
         }
         let (mut readers, mut next) = pull.take_readers();
         let Some(held) = held else {
@@ -114,13 +113,10 @@ impl Fetching<'_> {
             for op in next {
                 self.begin_pull(now, link, smallvec![op], pull.wanted(), None, None);
             }
-            return awaited.iter().for_each(|of| answering!(self).relay_all(now, of, None));
+            return;
         };
         self.hand_out(now, link, &pull, readers, blob, Some(carried));
         self.ask_again(now, link, &pull, next, held);
-        drop(pull);
-        // Those that wait for another publication, and now in vain.
-        awaited.iter().for_each(|of| answering!(self).relay_all(now, of, None));
     }
 
     /// Handles the message UNCHANGED: the version is the one that the peer was told of.
@@ -190,13 +186,17 @@ impl Fetching<'_> {
         if let Some(held) = p.take_held() {
             memory!(self).release(held.blob);
         }
-        if let Some(of) = p.spreading(link) {
-            answering!(self).relay_all(now, &of, None);
-        }
         self.references.begin_reading(slice.segment);
         let blob = self.keys.insert(blob);
         let (readers, next) = p.take_readers();
-        self.hand_out(now, link, &p, readers, blob, Some(Carried { kind, path, copied: 0, waited_us, delta: 0 }));
+        self.hand_out(
+            now,
+            link,
+            &p,
+            readers,
+            blob,
+            Some(Carried { kind, path, copied: 0, waited_us, delta: 0, is_relayed: false }),
+        );
         memory!(self).release(blob);
         if !next.is_empty() {
             self.begin_pull(now, link, next, p.wanted(), None, None);
@@ -205,7 +205,7 @@ impl Fetching<'_> {
 
     /// Gives a version to the fetches that a request has answered. If it has come for them, the first one's report says how;
     /// the others read what lies here.
-    fn hand_out(
+    pub(super) fn hand_out(
         &mut self,
         now: Time,
         link: LinkId,
@@ -236,7 +236,8 @@ impl Fetching<'_> {
         self.meters.shares(bytes);
         let (queued, waited) = (Duration::ZERO, now.since(op.since));
         let (fabric, in_flight) = (FabricKind::Local, Duration::ZERO);
-        Report { fabric, bytes, copied: 0, verified: 0, delta: 0, queued, waited, in_flight, origin }
+        let (copied, verified, delta, relayed) = (0, 0, 0, 0);
+        Report { fabric, bytes, copied, verified, delta, relayed, queued, waited, in_flight, origin }
     }
 
     /// Gives a version to a fetch.

@@ -43,6 +43,11 @@ impl Fetching<'_> {
         header: &Header,
     ) {
         let Some(of) = pull.spreading(link) else { return };
+        let asked = pull.redirect().and_then(|redirect| self.transfers.pull(redirect.owner, redirect.request));
+        let asked = asked.map_or(pull.asked, |request| request.asked);
+        if pull.redirect().is_some() && self.bases.is_newer(&of, asked) {
+            return;
+        }
         let is_asked_for = header.spreads || self.relays.is_awaited(&of);
         let is_kept = self.links.get(of.0).is_some() && (header.deltas_follow || is_asked_for);
         let held = held.filter(|_| is_kept);
@@ -52,7 +57,7 @@ impl Fetching<'_> {
         let bytes = bytes.filter(|bytes| self.bases.may_keep(*bytes));
         let given_up = match held.zip(bytes) {
             Some((held, bytes)) if self.keys.hold(held.blob).is_some() => {
-                self.bases.keep(of, (held, header.deltas_follow), bytes)
+                self.bases.keep(of, (held, header.deltas_follow), (bytes, asked))
             }
             _ => self.bases.give_up(&of).into_iter().collect(),
         };
@@ -87,7 +92,7 @@ impl Fetching<'_> {
             return sending!(self).violation(link, &format!("DELTA for request {index:#x}, which names no base"));
         }
         let (domain, version_len) = (p.domain, meta.len_bytes());
-        p.describe_delta(metadata_id, meta, len);
+        p.describe_delta((version, metadata_id), meta, len);
         if !p.holds() {
             return self.ask_for_whole(now, link, id, WhyWhole::BaseGone);
         }

@@ -4,7 +4,6 @@ use crate::op::{Destination, Failure, FailureCode, Fetch, OpId};
 use crate::protocol::ids::{OperationId, RecordId, SessionId};
 use crate::protocol::keys::{Concerned, Picked, Record, Waiter};
 use crate::protocol::node::flows::Fetching;
-use crate::protocol::relays::Route;
 use crate::protocol::sessions::{FetchOp, FetchStage, Op, OpKind};
 use crate::tensor::{Key, Name, Select, Version};
 use crate::time::Time;
@@ -46,8 +45,6 @@ impl Fetching<'_> {
                     let kind = OpKind::Fetch(FetchOp {
                         select,
                         stage: FetchStage::Waiting,
-                        route: Route::default(),
-                        tried: 0,
                         redirects: 0,
                         trace,
                         excerpt,
@@ -91,8 +88,6 @@ impl Fetching<'_> {
             kind: OpKind::Fetch(FetchOp {
                 select: fetch.select,
                 stage: FetchStage::Waiting,
-                route: Route::default(),
-                tried: 0,
                 redirects: 0,
                 trace: fetch.trace,
                 excerpt: fetch.excerpt,

@@ -10,7 +10,6 @@ use crate::op::{Failure, FailureCode, Gather, OpId};
 use crate::protocol::ids::{BlobId, SessionId};
 use crate::protocol::keys::{Blob, Parts, Picked, Record, Source};
 use crate::protocol::node::flows::Fetching;
-use crate::protocol::relays::Route;
 use crate::protocol::sessions::{FetchOp, FetchStage, Op, OpKind};
 use crate::protocol::tenant::Tenant;
 use crate::protocol::transfers::Serve;
@@ -49,8 +48,6 @@ impl Fetching<'_> {
             kind: OpKind::Fetch(FetchOp {
                 select: Select::Latest,
                 stage: FetchStage::Waiting,
-                route: Route::default(),
-                tried: 0,
                 redirects: 0,
                 trace,
                 excerpt: None,

@@ -43,7 +43,12 @@ impl Fetching<'_> {
             memory!(self).release(base);
             return true;
         }
-        let Some((link, id)) = self.transfers.holding_of(domain) else { return false };
+        let Some((link, id)) = self.transfers.holding_of(domain) else {
+            // A peer that has no room for a version of another node asks elsewhere.
+            let Some(relayed) = self.transfers.take_relayed_of(domain) else { return false };
+            memory!(self).release(relayed);
+            return true;
+        };
         if let Some(held) = self.transfers.take_held(link, id) {
             memory!(self).release(held);
         }

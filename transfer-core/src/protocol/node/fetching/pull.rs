@@ -6,11 +6,10 @@ use crate::op::{Destination, Failure, FailureCode, Otherwise};
 use crate::protocol::ids::{OperationId, PullId};
 use crate::protocol::landing::Want;
 use crate::protocol::node::flows::Fetching;
-use crate::protocol::relays::Route;
 use crate::protocol::rules::Broken;
 use crate::protocol::sessions::{FetchOp, FetchStage, OpKind};
 use crate::protocol::transfers::{Held, OfLink, Pull, PullState, Readers, Wanted};
-use crate::tensor::{Gathered, Select, TensorMeta, Version};
+use crate::tensor::{Gathered, TensorMeta, Version};
 use crate::time::Time;
 use smallvec::smallvec;
 use std::sync::Arc;
@@ -19,31 +18,24 @@ impl Fetching<'_> {
     /// Asks a peer for a version, unless a request for the same is under way: then the fetch waits for that one.
     pub(in crate::protocol::node) fn start_pull(&mut self, now: Time, op_id: OperationId, link: LinkId) {
         let Some(op) = self.sessions.op(op_id) else { return };
-        let OpKind::Fetch(FetchOp { select, ref excerpt, ref gathered, ref route, .. }) = op.kind else { return };
-        let (excerpt, gathered, mut route) = (excerpt.clone(), gathered.clone(), route.clone());
-        let is_relayed = route.redirect().is_some();
+        let OpKind::Fetch(FetchOp { select, ref excerpt, ref gathered, .. }) = op.kind else { return };
+        let (excerpt, gathered) = (excerpt.clone(), gathered.clone());
         let (key, require) = (op.key.clone(), op.require);
         let Some(domain) = self.sessions.tenant_of(op.session) else { return };
         let Some(l) = self.links.get(link) else { return };
         let unmet = l.unmet(require.or(self.config.require));
-        match unmet.or_else(|| access!(self).vouched(link, domain).err()) {
-            Some(_) if is_relayed => return self.ask_another(now, op_id),
-            Some(failure) => return answering!(self).fail_op(op_id, failure),
-            None => {}
+        if let Some(failure) = unmet.or_else(|| access!(self).vouched(link, domain).err()) {
+            return answering!(self).fail_op(op_id, failure);
         }
         // A fabric that is required is that of the owner's link, and memory of a worker is no source for others.
-        let is_alone = require.is_some() || op.destination().is_some();
-        if is_alone && !is_relayed {
-            route = Route::Direct;
-        }
-        let select = route.redirect().map_or(select, |redirect| Select::Exactly(redirect.version));
-        let wanted = Wanted { domain, key, select, excerpt, route };
+        let is_direct = require.is_some() || op.destination().is_some();
+        let wanted = Wanted { domain, key, select, excerpt, is_direct };
         // A fabric that is required has to carry it for this worker, and memory of a worker is for that one.
-        let may_join = is_relayed || require.is_none() && gathered.is_none() && op.destination().is_none();
+        let may_join = gathered.is_none() && !is_direct;
         if may_join && self.join_pull(link, op_id, &wanted) {
             return;
         }
-        let held = if may_join && !is_relayed { self.kept_base(link, &wanted) } else { None };
+        let held = if may_join { self.kept_base(link, &wanted) } else { None };
         self.begin_pull(now, link, smallvec![op_id], wanted, gathered, held);
     }
 
@@ -51,7 +43,7 @@ impl Fetching<'_> {
     fn join_pull(&mut self, link: LinkId, op: OperationId, wanted: &Wanted) -> bool {
         let Some(id) = self.transfers.shared_pull(link, wanted) else { return false };
         let Some(p) = self.transfers.pull_mut(link, id) else { return false };
-        let asks_late = !p.is_settled() && !self.config.rules.breaks(Broken::SharesEarlierAnswers);
+        let asks_late = !self.config.rules.breaks(Broken::SharesEarlierAnswers);
         p.join(op, asks_late, |op| self.sessions.op(op).is_some());
         self.sessions.set_fetch_stage(op, FetchStage::Pulling(link, id));
         true
@@ -76,19 +68,15 @@ impl Fetching<'_> {
             if let Some(held) = held {
                 memory!(self).release(held.blob);
             }
-            if wanted.route.redirect().is_some() {
-                return self.ask_others(now, readers);
-            }
             let (peer, under_way) = (self.links.peer_name(link), under_way.map_or(0, |(count, _)| count));
             let text = format!(
                 "{under_way} requests to node {peer:?} are under way or being called off, the limit is {limit}"
             );
             return self.fail_readers(&readers, &Failure::new(FailureCode::Busy, text));
         }
-        let Wanted { domain, key, select, excerpt, route } = wanted;
-        let stalls_at = self.stalls_at(now, &readers, &route);
+        let Wanted { domain, key, select, excerpt, is_direct } = wanted;
         // The length of a part is known only to the owner.
-        let is_whole = excerpt.is_none() && gathered.is_none() && route.redirect().is_none();
+        let is_whole = excerpt.is_none() && gathered.is_none();
         let described = self.links.heard(link, &key).filter(|_| is_whole).cloned();
         let to = readers.first().and_then(|op| self.destination_of(*op));
         // Memory of a worker is opened when the version is there, and then for as short as possible.
@@ -98,7 +86,7 @@ impl Fetching<'_> {
         });
         let speculative = early.as_ref().map_or(0, |(_, _, bytes)| *bytes);
         let pull = Pull::new(now, readers.clone(), (key, select, excerpt), domain, described, speculative);
-        let pull = pull.for_gathered(gathered).holding(held).landing_in(to).by(route, stalls_at);
+        let pull = pull.for_gathered(gathered).holding(held).landing_in(to).directly(is_direct);
         let Some(pull) = self.transfers.begin_pull(link, pull) else { return };
         for op in readers {
             self.sessions.set_fetch_stage(op, FetchStage::Pulling(link, pull));
@@ -153,35 +141,45 @@ impl Fetching<'_> {
             return sending!(self)
                 .violation(link, &format!("META_DATA_UPDATE for request {index:#x}, which did not ask for it"));
         }
-        let len = meta.len_bytes();
         let destination = p.destination().map(|to| (to.check(&p.key, version, &meta), to.otherwise));
-        p.described = Some((metadata_id, meta));
-        p.state = PullState::WaitingForRoom;
+        (p.described, p.coming) = (Some((metadata_id, meta)), Some(version));
         p.is_conditional = false;
-        let (old, domain, key) = (p.slot.take(), p.domain, p.key.clone());
-        if let Some(old) = old {
-            // META_DATA_UPDATE says that the peer did not use the slot.
-            pull_slots!(self).settle_speculation(link, id);
-            room!(self).drop_slot(link, old);
-        }
-        if let Some(held) = self.transfers.take_held(link, id) {
-            // It is another version, which may need that room.
-            memory!(self).release(held);
-        }
+        self.without_slot(link, id);
         match destination {
             Some((Err(failure), Otherwise::Fail)) => return self.cannot_land(now, link, id, &failure),
             Some((Ok(()), _)) => self.land_in_place(link, id),
             Some((Err(_), Otherwise::LandBeside)) | None => {}
         }
-        let in_place = self.transfers.pull(link, id).is_some_and(Pull::lands_in_place);
+        self.seek_room(now, link, id);
+    }
+
+    /// Closes the slot that went along with a request, because the peer did not use it, and gives up the version that the request has
+    /// named: it is another one, which may need that room.
+    pub(super) fn without_slot(&mut self, link: LinkId, id: PullId) {
+        if let Some(old) = self.transfers.pull_mut(link, id).and_then(|p| p.slot.take()) {
+            pull_slots!(self).settle_speculation(link, id);
+            room!(self).drop_slot(link, old);
+        }
+        if let Some(held) = self.transfers.take_held(link, id) {
+            memory!(self).release(held);
+        }
+    }
+
+    /// Opens a slot for a version that is described, or lets its request wait for room.
+    pub(super) fn seek_room(&mut self, now: Time, link: LinkId, id: PullId) {
+        let Some(p) = self.transfers.pull_mut(link, id) else { return };
+        let Some(len) = p.version_bytes() else { return };
+        p.state = PullState::WaitingForRoom;
+        let (domain, in_place) = (p.domain, p.lands_in_place());
         if !in_place && !self.landing.could_hold(domain, len, 1) {
             let room = self.landing.pool_bytes(domain);
             let whose = self.config.tenants.in_words(domain);
-            let text = format!("key {key:?} has {len} bytes, the landing pool of {whose} only {room}");
+            let text = format!("key {:?} has {len} bytes, the landing pool of {whose} only {room}", p.key);
             return self.cannot_land(now, link, id, &Failure::new(FailureCode::TooLarge, text));
         }
         if self.landing.is_contended(domain) || !pull_slots!(self).try_pull_slot(domain, link, id) {
             room!(self).want(domain, Want::Pull(link, id));
+            self.named_node_waits(link, id);
         }
     }
 
@@ -201,9 +199,12 @@ impl Fetching<'_> {
     fn cannot_land(&mut self, now: Time, link: LinkId, id: PullId, failure: &Failure) {
         let Some(p) = self.transfers.pull_mut(link, id) else { return };
         let (readers, next) = p.take_readers();
-        let (wanted, gathered) = (p.wanted(), p.gathered.clone());
+        let (wanted, gathered, redirect) = (p.wanted(), p.gathered.clone(), p.redirect().cloned());
         if let Some(held) = pull_slots!(self).cancel_pull(link, id) {
             memory!(self).release(held);
+        }
+        if let Some(redirect) = redirect {
+            return self.named_node_failed(now, (link, id), &redirect);
         }
         self.fail_readers(&readers, failure);
         if !next.is_empty() {
@@ -234,11 +235,8 @@ impl Fetching<'_> {
         }
         let Some(mut p) = self.end_without_bytes(link, id) else { return };
         let (readers, next) = p.take_readers();
-        if p.redirect().is_some() {
-            return self.ask_others(now, readers);
-        }
-        if let Some(of) = p.spreading(link) {
-            answering!(self).relay_all(now, &of, None);
+        if let Some(redirect) = p.redirect() {
+            return self.named_node_failed(now, (link, id), redirect);
         }
         // Where the other keys are, the directory's answer about one of them does not tell.
         if failure.code == FailureCode::NotOwner && p.gathered.is_none() {
@@ -258,6 +256,7 @@ impl Fetching<'_> {
 
     /// Ends a request whose slot the peer has not used and will not use, and returns what it has.
     pub(super) fn end_without_bytes(&mut self, link: LinkId, id: PullId) -> Option<Pull> {
+        pull_slots!(self).stop_search(link, id);
         let mut p = self.transfers.end_pull(link, id)?;
         // The request may have been the first in the queue for room.
         self.landing.serve_later(p.domain);
@@ -270,17 +269,23 @@ impl Fetching<'_> {
         Some(p)
     }
 
-    pub(in crate::protocol::node) fn pull_lost(&mut self, now: Time, link: LinkId, mut pull: Pull, failure: &Failure) {
+    pub(in crate::protocol::node) fn pull_lost(
+        &mut self,
+        now: Time,
+        (link, id): (LinkId, PullId),
+        mut pull: Pull,
+        failure: &Failure,
+    ) {
         self.landing.settle_speculation(pull.domain, pull.speculative);
         if let Some(held) = pull.take_held() {
             memory!(self).release(held.blob);
         }
         let (readers, next) = pull.take_readers();
-        if pull.redirect().is_some() {
-            return self.ask_others(now, readers);
+        if let Some(redirect) = pull.redirect() {
+            return self.named_node_failed(now, (link, id), redirect);
         }
-        if let Some(of) = pull.spreading(link) {
-            answering!(self).relay_all(now, &of, None);
+        if let Some((to, named)) = pull.search.as_ref().and_then(|search| search.asked()) {
+            pull_slots!(self).cancel_named(to, named);
         }
         if !readers.is_empty() {
             // When the peer comes back, the key may have another owner.

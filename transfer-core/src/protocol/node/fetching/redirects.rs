@@ -1,25 +1,26 @@
 //! Fetches whose version comes from other nodes than its owner. The owner has said which publication it is, what its digest is, and
 //! which nodes have it or are receiving it. They are asked one after the other, and last the owner itself.
 //!
-//! Such a request is for one publication, so every fetch for which the owner has named that one may share it.
+//! The request to the owner waits meanwhile, and the owner holds the version for it. The requests to the other nodes have no fetches of
+//! their own.
 
 use crate::fabric::LinkId;
 use crate::memory::LocalSlice;
 use crate::protocol::action::HostAction;
 use crate::protocol::events::NodeEvent;
-use crate::protocol::ids::{BlobId, OperationId, PullId};
+use crate::protocol::ids::{BlobId, PullId};
 use crate::protocol::keys::Blob;
-use crate::protocol::meters::PathId;
 use crate::protocol::node::flows::Fetching;
 use crate::protocol::node::replies::Carried;
-use crate::protocol::relays::{Proof, Redirect, Redirected, Route};
+use crate::protocol::relays::{Proof, Redirect, Search, SearchStage};
 use crate::protocol::rules::Broken;
-use crate::protocol::sessions::{FetchOp, FetchStage, OpKind};
-use crate::protocol::transfers::{PullState, Readers};
-use crate::tensor::{Name, TensorMeta, Version};
+use crate::protocol::sessions::FetchStage;
+use crate::protocol::transfers::{Held, OfLink, Pull, PullState, Readers};
+use crate::tensor::{Name, Select, TensorMeta, Version};
 use crate::time::Time;
 use crate::wire::landing::Header;
 use crate::wire::message::{MAX_SOURCES, NameRef};
+use smallvec::smallvec;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
@@ -31,7 +32,7 @@ impl Fetching<'_> {
         now: Time,
         link: LinkId,
         index: u32,
-        (version, identity): (Version, NonZeroU64),
+        (version, identity, metadata_id): (Version, NonZeroU64, u32),
         digest: [u8; 16],
         sources: [NameRef; MAX_SOURCES],
         meta: TensorMeta,
@@ -43,127 +44,220 @@ impl Fetching<'_> {
             Err(what) => return sending!(self).violation(link, &what),
         };
         let Some(p) = self.transfers.pull(link, id) else { return };
+        self.links.hear(link, &p.key, metadata_id, meta.clone());
         if p.state == PullState::Cancelling {
             return;
         }
         let is_late = self.landing.has_landed(link, p.slot) || p.opened_memory().is_some();
-        if is_late || !p.may_be_redirected() || !p.takes(version) {
+        let of = p.spreading(link).filter(|_| !is_late && p.may_be_redirected() && p.takes(version));
+        let Some(of) = of else {
             return sending!(self).violation(link, &format!("REDIRECT for request {index:#x}, which did not allow it"));
-        }
+        };
         let Some((owner_name, incarnation)) =
             self.links.peer_of(link).map(|peer| (peer.name.clone(), peer.incarnation))
         else {
             return;
         };
-        pull_slots!(self).settle_speculation(link, id);
-        let Some(mut p) = self.end_without_bytes(link, id) else { return };
+        let waiting: Vec<_> = p.readers().iter().filter_map(|op| self.sessions.op(*op)).map(|op| op.deadline).collect();
+        let deadline = waiting.iter().copied().max();
+        self.without_slot(link, id);
         sources.retain(|name| *name != self.config.name);
-        let redirect = Redirect { owner: link, owner_name, incarnation, identity, version, digest, meta, sources };
-        let to = Redirected(Arc::new(redirect));
-        self.relays.seek((link, p.domain, p.key.clone()), &to);
-        let (readers, next) = p.take_readers();
-        for op in &readers {
-            self.set_route(*op, Route::Relayed(to.clone()));
-            self.sessions.set_fetch_stage(*op, FetchStage::Waiting);
-        }
-        drop(to);
-        self.ask_others(now, readers);
-        if !next.is_empty() {
-            self.begin_pull(now, link, next, p.wanted(), None, None);
-        }
-    }
-
-    fn set_route(&mut self, op: OperationId, to: Route) {
-        if let Some(OpKind::Fetch(FetchOp { route, tried, .. })) = self.sessions.op_mut(op).map(|op| &mut op.kind) {
-            (*route, *tried) = (to, 0);
-        }
-    }
-
-    /// Asks the next node for each of these fetches.
-    pub(in crate::protocol::node) fn ask_others(&mut self, now: Time, readers: Readers) {
-        for op in readers {
-            self.ask_another(now, op);
-        }
-    }
-
-    /// Asks the next of the nodes that the owner has named, and last the owner.
-    pub(in crate::protocol::node) fn ask_another(&mut self, now: Time, id: OperationId) {
-        let Some(op) = self.sessions.op_mut(id) else { return };
-        let (session, key) = (op.session, op.key.clone());
-        let OpKind::Fetch(FetchOp { route: Route::Relayed(to), tried, .. }) = &mut op.kind else { return };
-        let to = to.0.clone();
-        let next = to.sources.get(*tried).filter(|next| !to.sources[..*tried].contains(next)).cloned();
-        *tried += 1;
-        let has_more = *tried < to.sources.len();
-        let Some(domain) = self.sessions.tenant_of(session) else { return };
-        if self.hand_out_relayed(now, id, &to) {
-            return;
-        }
-        match next {
-            Some(node) => self.fetch_from(now, id, &node),
-            None if has_more => self.ask_another(now, id),
-            None => {
-                self.meters.asked_again();
-                self.set_route(id, Route::Direct);
-                self.fetch_from(now, id, &to.owner_name);
-                let of = (to.owner, domain, key);
-                // It is sought no longer by this fetch.
-                drop(to);
-                answering!(self).relay_all(now, &of, None);
+        let described = (metadata_id, meta.clone());
+        let redirect =
+            Redirect { owner: link, request: id, owner_name, incarnation, identity, version, digest, meta, sources };
+        let before = self.transfers.search_for(&of, identity);
+        let wanted = self.transfers.pull(link, id).map(Pull::wanted);
+        let next = match (before, deadline) {
+            // The same publication is searched for already, or nobody is left for whom it would be.
+            (before, None) => self.join_search(now, link, (id, before), now),
+            (Some(_), Some(deadline)) => self.join_search(now, link, (id, before), deadline),
+            (None, Some(deadline)) => {
+                let search = (waiting.len(), Search::new(now, redirect, deadline));
+                let next = self.transfers.begin_search(link, id, described, search).unwrap_or_default();
+                match self.bases.find(&of).filter(|(held, _)| held.identity == identity) {
+                    Some((held, _)) if self.keys.hold(held.blob).is_some() => {
+                        self.came_elsewhere(now, (link, id), held, None);
+                        memory!(self).release(held.blob);
+                    }
+                    _ => self.ask_next(now, link, id),
+                }
+                next
             }
+        };
+        if let Some(wanted) = wanted.filter(|_| !next.is_empty()) {
+            self.begin_pull(now, link, next, wanted, None, None);
         }
     }
 
-    /// Answers a fetch with the version that the owner has named, if it is here.
-    fn hand_out_relayed(&mut self, now: Time, id: OperationId, to: &Redirect) -> bool {
-        let Some(op) = self.sessions.op(id) else { return false };
-        let Some(domain) = self.sessions.tenant_of(op.session) else { return false };
-        let found = self.bases.find(&(to.owner, domain, op.key.clone()));
-        let Some((held, _)) = found.filter(|(held, _)| held.identity == to.identity) else { return false };
-        let (Some(op), Some(b)) = (self.sessions.finish(id), self.keys.blob(held.blob)) else { return false };
-        let (version, bytes, origin) = (b.version, b.meta.len_bytes(), b.trace());
-        let report = self.shared_report(now, &op, bytes, origin);
-        self.hand_to(now, to.owner, &op, (held.blob, version, false), (PathId::HERE, report));
-        true
-    }
-
-    /// Returns until when a node may take that its owner has named.
-    pub(super) fn stalls_at(&self, now: Time, readers: &[OperationId], route: &Route) -> Option<Time> {
-        let redirect = route.redirect()?;
-        let left = readers.iter().filter_map(|op| self.sessions.op(*op)).map(|op| op.deadline.since(now)).max();
-        Some(now + redirect.patience(left.unwrap_or_default()))
-    }
-
-    /// Gives up the requests to nodes that have taken too long, and asks others.
-    pub(in crate::protocol::node) fn end_stalled(&mut self, now: Time) {
-        while let Some((link, id)) = self.transfers.take_stalled(now) {
-            if self.transfers.pull(link, id).is_some_and(|p| p.state != PullState::Cancelling) {
-                self.give_up_relay(now, link, id);
-            }
-        }
-    }
-
-    /// Gives up a request to a node that the owner has named, and asks another one.
-    fn give_up_relay(&mut self, now: Time, link: LinkId, id: PullId) {
-        let Some(p) = self.transfers.pull_mut(link, id) else { return };
+    /// Lets the fetches of a request wait for another one to the same owner, whose version is searched for. Returns those that came
+    /// later than the request.
+    fn join_search(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        (id, first): (PullId, Option<PullId>),
+        deadline: Time,
+    ) -> Readers {
+        let Some(p) = self.transfers.pull_mut(link, id) else { return smallvec![] };
         let (mut readers, next) = p.take_readers();
-        readers.extend(next);
         if let Some(held) = pull_slots!(self).cancel_pull(link, id) {
             memory!(self).release(held);
         }
-        self.ask_others(now, readers);
+        readers.retain(|op| self.sessions.op(*op).is_some());
+        let Some(first) = first.filter(|_| !readers.is_empty()) else { return next };
+        for op in &readers {
+            self.sessions.set_fetch_stage(*op, FetchStage::Pulling(link, first));
+        }
+        if let Some(p) = self.transfers.pull_mut(link, first) {
+            p.add_readers(readers);
+        }
+        if let Some(search) = self.transfers.search_mut(link, first)
+            && search.deadline < deadline
+        {
+            search.extend(now, deadline);
+        }
+        next
+    }
+
+    /// Asks the next of the nodes that the owner has named, and last the owner.
+    fn ask_next(&mut self, now: Time, link: LinkId, id: PullId) {
+        loop {
+            self.transfers.set_search_limit(link, id, None);
+            let Some(search) = self.transfers.search_mut(link, id) else { return };
+            let Some(node) = search.next_source(now) else { return self.ask_owner(now, link, id) };
+            if self.relays.is_unreachable(now, &node) {
+                continue;
+            }
+            let Some(to) = self.links.reach(&node, self.actions) else {
+                return self.set_stage(now, (link, id), SearchStage::Connecting(node));
+            };
+            if self.ask_node(now, (link, id), to) {
+                return;
+            }
+        }
+    }
+
+    fn set_stage(&mut self, now: Time, (link, id): (LinkId, PullId), stage: SearchStage) {
+        let Some(search) = self.transfers.search_mut(link, id) else { return };
+        search.stage = stage;
+        let limit = search.limit_from(now);
+        self.transfers.set_search_limit(link, id, Some(limit));
+    }
+
+    /// Asks a node that the owner has named. Returns `false` if that is not possible.
+    fn ask_node(&mut self, now: Time, (link, id): (LinkId, PullId), to: LinkId) -> bool {
+        let Some(p) = self.transfers.pull(link, id) else { return false };
+        let Some(search) = p.search.as_ref() else { return false };
+        let (redirect, key, domain) = (search.redirect.clone(), p.key.clone(), p.domain);
+        let is_met = self.links.get(to).is_some_and(|l| l.unmet(self.config.require).is_none());
+        let under_way = self.transfers.of(to).map(OfLink::pulls);
+        let limit = self.config.max_requests_per_link;
+        let is_full = under_way.is_none_or(|pulls| pulls.len() >= limit || !pulls.has_short_room());
+        if !is_met || is_full || access!(self).vouched(to, domain).is_err() {
+            return false;
+        }
+        let select = Select::Exactly(redirect.version);
+        let pull = Pull::new(now, smallvec![], (key, select, None), domain, None, 0).asking(redirect);
+        let Some(pull) = self.transfers.begin_pull(to, pull) else { return false };
+        self.set_stage(now, (link, id), SearchStage::Asked(to, pull));
+        pull_slots!(self).ask(now, to, pull, None);
+        true
+    }
+
+    /// Takes the version from its owner, because no other node has sent it.
+    fn ask_owner(&mut self, now: Time, link: LinkId, id: PullId) {
+        if self.transfers.end_search(link, id).is_none() {
+            return;
+        }
+        self.meters.asked_again();
+        self.seek_room(now, link, id);
+    }
+
+    /// Handles a link that came up: it may be to a node that is to be asked.
+    pub(in crate::protocol::node) fn named_node_up(&mut self, now: Time, node: &Name, to: LinkId) {
+        self.relays.reached(node);
+        for (link, id) in self.connecting_to(node) {
+            if !self.ask_node(now, (link, id), to) {
+                self.ask_next(now, link, id);
+            }
+        }
+    }
+
+    /// Handles a link that cannot be made: others are asked.
+    pub(in crate::protocol::node) fn named_node_not_reached(&mut self, now: Time, node: &Name) {
+        let searches = self.connecting_to(node);
+        if !searches.is_empty() {
+            self.relays.not_reached(now, node);
+        }
+        for (link, id) in searches {
+            self.ask_next(now, link, id);
+        }
+    }
+
+    fn connecting_to(&self, node: &Name) -> Vec<(LinkId, PullId)> {
+        self.transfers.searches_where(|search| matches!(&search.stage, SearchStage::Connecting(to) if to == node))
+    }
+
+    /// Gives up the nodes that have taken too long, and asks others.
+    pub(in crate::protocol::node) fn end_stalled(&mut self, now: Time) {
+        while let Some((link, id)) = self.transfers.take_stalled(now) {
+            let Some(search) = self.transfers.search_mut(link, id) else { continue };
+            match search.stage.clone() {
+                SearchStage::Connecting(node) => self.relays.not_reached(now, &node),
+                SearchStage::Asked(to, pull) => pull_slots!(self).cancel_named(to, pull),
+                SearchStage::Idle => {}
+            }
+            self.ask_next(now, link, id);
+        }
+    }
+
+    /// Handles the end of a request to a node that the owner has named: the version does not come from there.
+    pub(super) fn named_node_failed(&mut self, now: Time, (to, pull): (LinkId, PullId), redirect: &Redirect) {
+        let (link, id) = (redirect.owner, redirect.request);
+        if self.transfers.search_mut(link, id).is_some_and(|search| search.asked() == Some((to, pull))) {
+            self.ask_next(now, link, id);
+        }
+    }
+
+    /// Lets a node that is asked take as long as it takes until there is room here.
+    pub(super) fn named_node_waits(&mut self, link: LinkId, id: PullId) {
+        let Some(p) = self.transfers.pull(link, id).filter(|p| p.wants_room()) else { return };
+        if let Some((link, id)) = p.redirect().map(|redirect| (redirect.owner, redirect.request)) {
+            self.transfers.set_search_limit(link, id, None);
+        }
+    }
+
+    /// Answers the fetches of a request whose version was searched for at other nodes, and is here. The caller has a reference to it.
+    pub(super) fn came_elsewhere(
+        &mut self,
+        now: Time,
+        (link, id): (LinkId, PullId),
+        held: Held,
+        carried: Option<Carried>,
+    ) {
+        let Some(p) = self.transfers.pull_mut(link, id) else { return };
+        let (readers, _) = p.take_readers();
+        // What the answer says of the request.
+        let asked = Pull::new(p.asked, smallvec![], (p.key.clone(), p.select, None), p.domain, None, 0);
+        pull_slots!(self).taken(link, id);
+        self.hand_out(now, link, &asked, readers, held.blob, carried);
     }
 
     /// Compares a version that has landed, and did not come from its owner, with the owner's digest. Its slot is closed.
     pub(super) fn prove_relayed(&mut self, link: LinkId, id: PullId, blob: Blob, header: Header, copied: u64) {
         let Some(p) = self.transfers.pull_mut(link, id) else { return };
         (p.slot, p.state) = (None, PullState::Proving);
+        let of = p.redirect().map(|redirect| (redirect.owner, redirect.request));
         let (slice, origin) = (blob.slice(), p.origin_of(header.version));
         let blob = self.keys.insert(blob.at(header.version, origin));
         let came = Proof::Came(link, id, blob, Box::new((header, copied)));
         let tag = self.proofs.insert(came).to_u64();
-        let of = std::iter::once(slice).filter(|slice: &LocalSlice| slice.len > 0).collect();
-        self.actions.push(HostAction::Digest { of, tag });
+        let body = std::iter::once(slice).filter(|slice: &LocalSlice| slice.len > 0).collect();
+        self.actions.push(HostAction::Digest { of: body, tag });
+        // All of it is here, so the node is not slow.
+        if let Some((link, id)) = of {
+            self.transfers.set_search_limit(link, id, None);
+        }
     }
 
     /// Handles the digest of a version that did not come from its owner.
@@ -176,23 +270,31 @@ impl Fetching<'_> {
         digest: [u8; 16],
     ) {
         let proving = self.transfers.pull(link, id).filter(|p| p.state == PullState::Proving);
-        let (Some(p), Some(l)) = (proving, self.links.get(link)) else {
+        let redirect: Option<Arc<Redirect>> = proving.and_then(Pull::redirect).cloned();
+        let (Some(redirect), Some(l)) = (redirect, self.links.get(link)) else {
             // Nobody waits for it any more.
             return memory!(self).release(blob);
         };
         let (kind, path, peer) = (l.kind(), l.path(), l.peer().name.clone());
-        let is_right = p.redirect().is_some_and(|redirect| redirect.digest == digest);
-        if !is_right && !self.config.rules.breaks(Broken::BelievesRelays) {
-            let key = p.key.clone();
+        let Some(pull) = self.transfers.end_pull(link, id) else { return memory!(self).release(blob) };
+        if redirect.digest != digest && !self.config.rules.breaks(Broken::BelievesRelays) {
             if let Some(untold) = self.failure_rate.next(now) {
-                self.actions.report(NodeEvent::RelayRefused { key, peer, untold });
+                self.actions.report(NodeEvent::RelayRefused { key: pull.key, peer, untold });
             }
             self.meters.relay_refused();
             memory!(self).release(blob);
-            return self.give_up_relay(now, link, id);
+            return self.named_node_failed(now, (link, id), &redirect);
         }
-        let Some(pull) = self.transfers.end_pull(link, id) else { return memory!(self).release(blob) };
-        let carried = Carried { kind, path, copied, waited_us: header.waited_us, delta: 0 };
-        self.came_as(now, link, pull, blob, &header, carried);
+        let held = Held { blob, identity: redirect.identity };
+        self.keep_base(link, &pull, Some(held), &header);
+        if let Some(of) = pull.spreading(link).filter(|of| self.relays.is_awaited(of)) {
+            answering!(self).relay_come(now, &of, (held, header.deltas_follow));
+        }
+        let carried = Carried { kind, path, copied, waited_us: header.waited_us, delta: 0, is_relayed: true };
+        let search = self.transfers.search_mut(redirect.owner, redirect.request);
+        if search.is_some_and(|search| search.asked() == Some((link, id))) {
+            self.came_elsewhere(now, (redirect.owner, redirect.request), held, Some(carried));
+        }
+        memory!(self).release(blob);
     }
 }

@@ -4,6 +4,8 @@ use super::{Kind, Waiting};
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode};
 use crate::protocol::ids::PullId;
+use crate::protocol::node::flows::NodeState;
+use crate::protocol::relays::{Search, SearchStage};
 use crate::protocol::sessions::{FetchOp, FetchStage, Op};
 use crate::protocol::transfers::{Pull, PullState};
 use crate::tensor::Name;
@@ -24,9 +26,6 @@ impl Kind for FetchOp {
                     None => "the directory to say who owns the key: nobody has published it yet".to_owned(),
                 }
             }
-            FetchStage::Connecting(node) if self.route.redirect().is_some() => {
-                format!("a link to node {node:?}, to which the owner has sent it")
-            }
             FetchStage::Connecting(node) => format!("a link to node {node:?}, which owns the key"),
             FetchStage::Copying(_) => "a copy out of another tenant's memory or from disk, or room for it".to_owned(),
             FetchStage::Closing(link, _) => {
@@ -37,7 +36,9 @@ impl Kind for FetchOp {
                 let pull = state.transfers.pull(*link, *pull);
                 let delta = pull.and_then(Pull::delta_bytes).map(|bytes| format!("a delta of {bytes} bytes"));
                 let of_delta = delta.as_ref().map_or_else(String::new, |delta| format!(" for {delta}"));
+                let named = pull.and_then(|pull| pull.search.as_deref()).map(|search| &search.stage);
                 match pull.map(|p| p.state) {
+                    Some(PullState::Redirected) => of_named_node(state, named),
                     Some(PullState::WaitingForRoom) => format!("room in the landing pool{of_delta}"),
                     Some(PullState::Proving) => "a version to be compared with its owner's digest".to_owned(),
                     Some(PullState::Applying) => format!("{} to be applied", delta.as_deref().unwrap_or("a delta")),
@@ -54,9 +55,16 @@ impl Kind for FetchOp {
         match &self.stage {
             FetchStage::Waiting | FetchStage::Copying(_) => None,
             FetchStage::Connecting(node) => Some(node),
-            FetchStage::Pulling(link, _) | FetchStage::Closing(link, _) => {
+            FetchStage::Pulling(link, pull) => {
+                let search = at.state.transfers.pull(*link, *pull).and_then(|pull| pull.search.as_deref());
+                let link = match search.map(|search| &search.stage) {
+                    Some(SearchStage::Connecting(node)) => return Some(node),
+                    Some(SearchStage::Asked(named, _)) => named,
+                    Some(SearchStage::Idle) | None => link,
+                };
                 at.state.links.peer_of(*link).map(|peer| &peer.name)
             }
+            FetchStage::Closing(link, _) => at.state.links.peer_of(*link).map(|peer| &peer.name),
         }
     }
 
@@ -96,9 +104,27 @@ impl Kind for FetchOp {
     }
 }
 
+/// What a fetch waits for whose owner has named other nodes.
+fn of_named_node(state: &NodeState<'_>, stage: Option<&SearchStage>) -> String {
+    match stage {
+        Some(SearchStage::Connecting(node)) => format!("a link to node {node:?}, which its owner has named"),
+        Some(SearchStage::Asked(link, named)) => {
+            let peer = state.links.peer_name(*link);
+            match state.transfers.pull(*link, *named).map(|p| p.state) {
+                Some(PullState::WaitingForRoom) => "room in the landing pool".to_owned(),
+                Some(PullState::Proving) => "a version to be compared with its owner's digest".to_owned(),
+                _ => format!("node {peer:?}, which its owner has named, to send the version"),
+            }
+        }
+        Some(SearchStage::Idle) | None => "a node that its owner has named".to_owned(),
+    }
+}
+
 impl FetchOp {
     fn pull_overdue(&self, at: Waiting<'_>, (link, pull): (LinkId, PullId), after: Duration) -> Failure {
         let (key, select) = (&at.op.key, self.select);
+        let search = at.state.transfers.pull(link, pull).and_then(|pull| pull.search.as_deref());
+        let (link, pull) = search.and_then(Search::asked).unwrap_or((link, pull));
         let pull = at.state.transfers.pull(link, pull);
         if pull.is_some_and(|pull| pull.state == PullState::WaitingForRoom) {
             let text = format!("no room for key {key:?} came free in the landing pool within {after:?}");

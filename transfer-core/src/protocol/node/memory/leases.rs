@@ -99,6 +99,7 @@ impl Memory<'_> {
             bytes,
             copied: 0,
             verified: 0,
+            relayed: 0,
             delta: 0,
             queued: Duration::ZERO,
             waited,

@@ -136,8 +136,8 @@ impl Ownership<'_> {
             receiving!(self).flow_in_lost(now, (link, id), &flow.key);
         } else if let Some(flow) = lost.transfers.take_flow(&mut lost.next.0) {
             pushing!(self).flow_out_lost(&flow, &lost.failure("the link to"));
-        } else if let Some(pull) = lost.transfers.take_pull(&mut lost.next.1) {
-            fetching!(self).pull_lost(now, link, pull, &lost.failure("the link to"));
+        } else if let Some((id, pull)) = lost.transfers.take_pull(&mut lost.next.1) {
+            fetching!(self).pull_lost(now, (link, id), pull, &lost.failure("the link to"));
         } else {
             return None;
         }

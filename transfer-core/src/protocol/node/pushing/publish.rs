@@ -290,6 +290,7 @@ impl Pushing<'_> {
             bytes,
             copied: 0,
             verified: 0,
+            relayed: 0,
             delta: 0,
             queued,
             waited: Duration::ZERO,

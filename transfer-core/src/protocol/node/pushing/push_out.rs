@@ -242,6 +242,7 @@ impl Pushing<'_> {
                 bytes,
                 copied: bytes * u64::from(copies),
                 verified: 0,
+                relayed: 0,
                 delta: 0,
                 queued: posted.since(op.since),
                 waited: Duration::ZERO,

@@ -272,6 +272,7 @@ impl Receiving<'_> {
                 bytes,
                 copied,
                 verified: 0,
+                relayed: 0,
                 delta: 0,
                 queued: Duration::ZERO,
                 waited: Duration::ZERO,

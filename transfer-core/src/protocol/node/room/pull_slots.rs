@@ -5,7 +5,7 @@ use crate::fabric::LinkId;
 use crate::protocol::ids::{BlobId, PullId, SlotId};
 use crate::protocol::landing::SlotUser;
 use crate::protocol::node::flows::PullSlots;
-use crate::protocol::relays::Route;
+use crate::protocol::relays::Redirect;
 use crate::protocol::rules::Broken;
 use crate::protocol::tenant::Tenant;
 use crate::protocol::transfers::{Pull, PullState};
@@ -33,17 +33,20 @@ impl PullSlots<'_> {
         let Some(p) = self.transfers.pull_mut(link, pull) else { return };
         p.ask(now);
         let (key, select, excerpt, reader) = (Name::from(p.key.clone()), p.select, p.excerpt.clone(), p.domain);
-        let (gathered, route) = (p.gathered.clone(), p.route.clone());
+        let (gathered, redirect, direct) = (p.gathered.clone(), p.redirect().cloned(), p.is_direct);
         let (metadata_id, held) = (p.described.as_ref().map_or(0, |(id, _)| *id), p.identity());
-        let first = p.readers().iter().find_map(|op| self.sessions.op(*op));
+        // One to a node that the owner has named is for the fetches of the request to the owner.
+        let of = redirect.as_ref().map_or((link, pull), |redirect| (redirect.owner, redirect.request));
+        let readers = self.transfers.pull(of.0, of.1).map_or(&[][..], Pull::readers);
+        let first = readers.iter().find_map(|op| self.sessions.op(*op));
         let trace = first.and_then(|op| access!(self).trace_of(op));
         let tenant = self.config.tenants.name(reader);
         let request = match gathered {
-            None if let Some(redirect) = route.redirect() => {
+            None if let Some(redirect) = redirect => {
                 let names = [&key, &tenant, &redirect.owner_name];
                 let [key, tenant, owner] = sending!(self).number(link, names);
-                let (incarnation, identity) = (redirect.incarnation, redirect.identity);
-                Body::RelayRequest { key, tenant, owner, incarnation, identity, trace }
+                let Redirect { incarnation, version, identity, .. } = *redirect;
+                Body::RelayRequest { key, tenant, owner, incarnation, version, identity, trace }
             }
             Some(gathered) => {
                 let [stem, tenant] = sending!(self).number(link, [gathered.stem(), &tenant]);
@@ -51,7 +54,6 @@ impl PullSlots<'_> {
             }
             None => {
                 let [key, tenant] = sending!(self).number(link, [&key, &tenant]);
-                let direct = route == Route::Direct;
                 Body::TensorRequest { key, tenant, select, metadata_id, excerpt, slot, held, direct, trace }
             }
         };
@@ -67,10 +69,22 @@ impl PullSlots<'_> {
             PullState::Granting => {
                 p.ask(now);
                 p.tell_of_memory();
+                let search = p.redirect().map(|redirect| (redirect.owner, redirect.request));
+                if let Some((link, id)) = search
+                    && let Some(search) = self.transfers.search_mut(link, id)
+                {
+                    // The node had to wait for room here.
+                    if search.limit.is_none() {
+                        search.extend(now, search.deadline);
+                    }
+                    let limit = search.limit_from(now);
+                    self.transfers.set_search_limit(link, id, Some(limit));
+                }
                 sending!(self).send(link, Role::Pull, pull.short(), Body::TensorReRequest { slot: grant });
             }
             // The request was given up meanwhile, and the peer does not know the slot.
             PullState::Asked
+            | PullState::Redirected
             | PullState::WaitingForRoom
             | PullState::Cancelling
             | PullState::Applying
@@ -135,9 +149,34 @@ impl PullSlots<'_> {
     #[must_use]
     pub(in crate::protocol::node) fn cancel_pull(&mut self, link: LinkId, id: PullId) -> Option<BlobId> {
         let held = self.transfers.take_held(link, id);
+        self.stop_search(link, id);
         self.transfers.close_pull(link, id);
         self.stop_pull(link, id);
         held
+    }
+
+    /// Ends the search for a version at other nodes, with the request to the one that is asked.
+    pub(in crate::protocol::node) fn stop_search(&mut self, link: LinkId, id: PullId) {
+        let search = self.transfers.end_search(link, id);
+        if let Some((to, named)) = search.and_then(|search| search.asked()) {
+            self.cancel_named(to, named);
+        }
+    }
+
+    /// Gives up a request to a node that an owner has named. It holds no version and has no search.
+    pub(in crate::protocol::node) fn cancel_named(&mut self, to: LinkId, named: PullId) {
+        self.transfers.close_pull(to, named);
+        self.stop_pull(to, named);
+    }
+
+    /// Tells the owner that a version has come from another node, and ends the request for it.
+    pub(in crate::protocol::node) fn taken(&mut self, link: LinkId, id: PullId) {
+        self.stop_search(link, id);
+        self.transfers.close_pull(link, id);
+        let latest = self.common.latest;
+        let Some(p) = self.transfers.pull_mut(link, id) else { return };
+        (p.asked, p.state) = (latest, PullState::Cancelling);
+        sending!(self).send(link, Role::Pull, id.short(), Body::Taken);
     }
 
     fn stop_pull(&mut self, link: LinkId, id: PullId) {
@@ -153,7 +192,7 @@ impl PullSlots<'_> {
                     room!(self).drop_slot(link, slot);
                 }
             }
-            state @ (PullState::Asked | PullState::WaitingForRoom | PullState::Granting) => {
+            state @ (PullState::Asked | PullState::Redirected | PullState::WaitingForRoom | PullState::Granting) => {
                 p.state = PullState::Cancelling;
                 if self.config.rules.breaks(Broken::SkipsQuarantine)
                     && let Some(slot) = slot
