@@ -103,8 +103,13 @@ impl ExchangeState {
         for fetched in fetched.await {
             let (found, report) = fetched?;
             blocks.blocks.extend(found);
-            let (bytes, copied) = blocks.report.map_or((0, 0), |before| (before.bytes, before.copied));
-            blocks.report = Some(Report { bytes: report.bytes + bytes, copied: report.copied + copied, ..report });
+            let mut sum = report;
+            if let Some(before) = blocks.report {
+                sum.bytes += before.bytes;
+                sum.copied += before.copied;
+                sum.relayed += before.relayed;
+            }
+            blocks.report = Some(sum);
         }
         Ok(blocks)
     }

@@ -535,8 +535,13 @@ impl Reader {
             return failed.map_or(Ok(()), Err);
         }
         if let Some(last) = report {
-            let (before, copied) = self.reports.map_or((0, 0), |(_, all)| (all.bytes, all.copied));
-            self.reports = Some((last, Report { bytes: before + last.bytes, copied: copied + last.copied, ..last }));
+            let mut sum = last;
+            if let Some((_, before)) = self.reports {
+                sum.bytes += before.bytes;
+                sum.copied += before.copied;
+                sum.relayed += before.relayed;
+            }
+            self.reports = Some((last, sum));
         }
         // What is read where it was written takes no room of a pool.
         let in_pool = report

@@ -194,7 +194,7 @@ impl Node {
     #[must_use]
     pub fn take_actions(&mut self, batch: &mut VecDeque<Action>) -> bool {
         if self.actions.is_empty() {
-            if self.has_put_off() {
+            if has_put_off(self) {
                 answering!(self).look_at_relays();
                 answering!(self).pack_parts();
                 fetching!(self).serve_pool_waiters();
@@ -213,15 +213,7 @@ impl Node {
     /// Returns whether there may be actions to [take](Node::take_actions).
     #[must_use]
     pub fn has_actions(&self) -> bool {
-        !self.actions.is_empty() || self.links.is_dirty() || self.has_put_off()
-    }
-
-    /// Returns whether there is something to do that was put off until all other actions are carried out.
-    fn has_put_off(&self) -> bool {
-        self.relays.has_ended_sends()
-            || self.transfers.has_put_off()
-            || self.landing.is_to_serve()
-            || self.spills.is_due()
+        !self.actions.is_empty() || self.links.is_dirty() || has_put_off(self)
     }
 
     /// Returns the latest time at which [`Node::timeout`] has to be called.
@@ -371,4 +363,10 @@ impl Node {
             None => {}
         }
     }
+}
+
+/// Whether a node has something to do that was put off until all other actions are carried out.
+fn has_put_off(node: &Node) -> bool {
+    let Node { relays, transfers, landing, spills, .. } = node;
+    relays.has_ended_sends() || transfers.has_put_off() || landing.is_to_serve() || spills.is_due()
 }
