@@ -243,6 +243,16 @@ async fn push_behind_a_delta(socket: PathBuf) {
     let first = first.await.expect("pushed");
     assert_eq!([first.version, second, third, fourth], [2, 3, 4, 5]);
     assert!(pushed(first.delta).bytes > 0);
+    // A delete that came later ends the version, and does not find the key without it.
+    assert_eq!(pusher.push_tensor("w", long()).await.expect("pushed").version, 6);
+    let mut last = Box::pin(pusher.push_tensor("w", long()).delta_of(6).into_future());
+    let mut wide = Box::pin(pusher.push_tensor("w", long()).into_future());
+    assert!(last.as_mut().poll(&mut cx).is_pending());
+    assert!(wide.as_mut().poll(&mut cx).is_pending());
+    pusher.delete("w").await.expect("its own");
+    assert_eq!([last.await.expect("pushed").version, wide.await.expect("pushed").version], [7, 8]);
+    let gone = pusher.fetch("w").timeout(Duration::from_millis(100)).await.expect_err("it was deleted");
+    assert_eq!(gone.failure_code(), Some(FailureCode::UnknownKey), "{gone}");
 }
 
 // Promise: deltas, seen to fail

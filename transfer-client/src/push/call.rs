@@ -19,7 +19,7 @@ use transfer_core::tensor::{Digest, Key, Life, Spill, TensorMeta};
 use transfer_memory::arena::Block;
 
 /// A call that is waited for in slices looks for its delta at this interval.
-const COMPARED_POLL: Duration = Duration::from_millis(5);
+pub(super) const COMPARED_POLL: Duration = Duration::from_millis(5);
 
 /// The result of a push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

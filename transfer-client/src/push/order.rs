@@ -1,13 +1,17 @@
 //! Calls without a result: deleting a key, and preparing a push.
 
+use super::call::COMPARED_POLL;
 use crate::error::Error;
 use crate::request::{AnyClient, Call, DEFAULT_TIMEOUT, Request, RequestCall};
-use crate::session::{OneCall, Session};
+use crate::session::{OneCall, Session, deadline};
+use std::future::Future;
 use std::ops::ControlFlow;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
-use transfer_core::op::{Answer, Command};
+use tokio::sync::oneshot;
+use transfer_core::op::{Answer, Command, Failure, FailureCode};
 
 /// A call without a result: `.await` it, or `.call()` it on a [`BlockingClient`](crate::BlockingClient).
 pub type Order<C> = Request<C, OrderCall>;
@@ -15,7 +19,7 @@ pub type Order<C> = Request<C, OrderCall>;
 impl<C: AnyClient> Order<C> {
     /// Makes the call. `command` gets its time-out later.
     pub(crate) fn new(session: Arc<Session>, command: Result<Command, Error>) -> Self {
-        Request::from_call(OrderCall { session, command, timeout: DEFAULT_TIMEOUT, call: None })
+        Request::from_call(OrderCall { session, command, timeout: DEFAULT_TIMEOUT, stage: Stage::New })
     }
 }
 
@@ -25,30 +29,88 @@ pub struct OrderCall {
     session: Arc<Session>,
     command: Result<Command, Error>,
     timeout: Duration,
-    call: Option<OneCall>,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "one for each call, and every call comes to its largest")]
+enum Stage {
+    New,
+    /// A push of the key that came before it is still being compared with its base, on the thread that sends this behind it.
+    Behind {
+        sending: oneshot::Receiver<OneCall>,
+        limit: Instant,
+    },
+    Sent(OneCall),
+}
+
+impl OrderCall {
+    fn start(&self, mut command: Command) -> Stage {
+        if let Command::Reserve(reserve) = &mut command {
+            reserve.timeout = self.timeout;
+        }
+        let started = Instant::now();
+        let (session, limit) = (self.session.clone(), deadline(started, self.timeout));
+        match &command {
+            Command::Delete { key } if self.session.has_background(key) => {
+                let sending = self.session.in_background(key.clone(), 1, move |is_wanted| {
+                    let mut call = OneCall::new(session, command, started, limit);
+                    if is_wanted() {
+                        call.submit();
+                    }
+                    call
+                });
+                Stage::Behind { sending, limit }
+            }
+            _ => Stage::Sent(OneCall::new(session, command, started, limit)),
+        }
+    }
 }
 
 impl Call for OrderCall {
     type Output = Result<(), Error>;
 
     fn step(&mut self, waker: &Waker) -> ControlFlow<Self::Output, Instant> {
-        let call = match (&mut self.call, &self.command) {
-            (Some(call), _) => call,
-            (call @ None, Ok(command)) => {
-                let mut command = command.clone();
-                if let Command::Reserve(reserve) = &mut command {
-                    reserve.timeout = self.timeout;
+        loop {
+            match (&mut self.stage, &self.command) {
+                (Stage::New, Ok(command)) => self.stage = self.start(command.clone()),
+                (Stage::New, Err(e)) => return ControlFlow::Break(Err(e.clone())),
+                (Stage::Behind { .. }, _) if self.session.is_forked() => return ControlFlow::Break(Err(Error::Forked)),
+                (Stage::Behind { sending, limit }, _) => {
+                    let (now, limit) = (Instant::now(), *limit);
+                    let failure = match Pin::new(sending).poll(&mut Context::from_waker(waker)) {
+                        Poll::Ready(Ok(call)) => {
+                            self.stage = Stage::Sent(call);
+                            continue;
+                        }
+                        Poll::Pending if now < limit => return ControlFlow::Continue(limit.min(now + COMPARED_POLL)),
+                        Poll::Pending => {
+                            let waited = self.timeout;
+                            let text =
+                                format!("an earlier push of the key has made its delta for longer than {waited:?}");
+                            Failure::new(FailureCode::Deadline, text)
+                        }
+                        Poll::Ready(Err(_)) => {
+                            let text = "the thread that was to send it behind an earlier push has ended";
+                            Failure::new(FailureCode::Unknown, text)
+                        }
+                    };
+                    return ControlFlow::Break(Err(failure.into()));
                 }
-                call.insert(OneCall::begin(self.session.clone(), command, self.timeout))
+                (Stage::Sent(call), _) => {
+                    let read = |answer| matches!(answer, Answer::Deleted | Answer::Reserved).then_some(());
+                    return call.step(waker).map_break(|ended| ended?.read(read));
+                }
             }
-            (None, Err(e)) => return ControlFlow::Break(Err(e.clone())),
-        };
-        call.step(waker)
-            .map_break(|ended| ended?.read(|answer| matches!(answer, Answer::Deleted | Answer::Reserved).then_some(())))
+        }
     }
 
     fn needs_timer(&self) -> bool {
-        self.call.as_ref().is_some_and(OneCall::needs_timer)
+        match &self.stage {
+            Stage::New => false,
+            Stage::Behind { .. } => true,
+            Stage::Sent(call) => call.needs_timer(),
+        }
     }
 }
 
