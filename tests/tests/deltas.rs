@@ -7,7 +7,8 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 use tokio::runtime::Builder;
 use transfer_client::{
-    BlockingClient, Client, DType, FailureCode, FetchedBundle, NoDelta, PushedDelta, Report, TensorMut,
+    BlockingClient, Client, DType, FailureCode, FetchedBundle, NoDelta, PushedDelta, PushedShards, Rank, Report, Shard,
+    TensorMut, s,
 };
 use transfer_tests::{Carrier, Scene, poll};
 
@@ -309,4 +310,137 @@ fn sidecar_without_room_for_bases_gets_whole_versions() {
     }
     drop((pusher, far));
     scene.end();
+}
+
+/// The rows of "w" that each of two ranks has, and its columns.
+const ROWS: u64 = 512;
+const COLUMNS: u64 = 512;
+
+/// The elements of the rows of a rank. One in 50 differs from the version before.
+fn rows(rank: u32, version: u64) -> Vec<u8> {
+    bytes_of(&"w".repeat(1 + rank as usize), (2 * ROWS * COLUMNS) as usize, version)
+}
+
+/// Pushes a rank of two: its rows of "w", and "scales", which both have.
+fn push_rank(client: &BlockingClient, rank: u32, (version, restart): (u64, u64), base: u64) -> PushedShards {
+    let mut w = client.allocate(DType::BF16, [ROWS, COLUMNS]).expect("room");
+    w.as_mut_bytes().copy_from_slice(&rows(rank, version));
+    let scales = tensor(client, SHAPES[1], version);
+    let place = [u64::from(rank) * ROWS, 0];
+    let shards = [Shard::new("w", [2 * ROWS, COLUMNS], place, w), Shard::new("scales", SHAPES[1].2, [0, 0], scales)];
+    let push =
+        client.push_shards("policy", version, Rank { rank, world_size: 2 }, shards).restart(restart).delta_of(base);
+    push.timeout(Duration::from_secs(20)).call().expect("pushed")
+}
+
+/// Two sidecars, and two ranks at the first one.
+fn two_ranks(scene: &Scene) -> [BlockingClient; 2] {
+    ["rank-0", "rank-1"].map(|name| connect(scene.nodes[0].socket(), name))
+}
+
+#[track_caller]
+fn check_shards(bundle: &FetchedBundle, version: u64) {
+    assert_eq!((bundle.version(), bundle.len()), (version, 2));
+    assert!(bundle.get("w").expect("it has w").as_bytes() == [rows(0, version), rows(1, version)].concat());
+    let scales = bundle.get("scales").expect("it has scales").as_bytes();
+    assert!(scales == bytes_of("scales", scales.len(), version));
+}
+
+// Promise: deltas, seen to fail
+#[test]
+fn shards_come_as_what_has_changed() {
+    let scene = Scene::two();
+    let ranks = two_ranks(&scene);
+    let (near, far) = (connect(scene.a().socket(), "near"), connect(scene.b().socket(), "far"));
+    // It has the layout of rank 1.
+    let second = connect(scene.b().socket(), "second");
+    for version in 1..=4 {
+        for (rank, client) in (0..).zip(&ranks) {
+            let delta = pushed(push_rank(client, rank, (version, 0), version - 1).pushed.delta);
+            assert_eq!((delta.bytes > 0, delta.whole), (version > 1, (version == 1).then_some(NoDelta::NoBase)));
+        }
+        let bundle = near.fetch_sharded("policy").at_least(version).call().expect("fetched");
+        assert_eq!((bundle.report().fabric.name(), bundle.report().delta), ("local", 0));
+        check_shards(&bundle, version);
+        let bundle = far.fetch_sharded("policy").at_least(version).call().expect("fetched");
+        let report = *bundle.report();
+        assert_eq!(report.fabric.name(), Carrier::chosen().name());
+        assert_eq!(is_delta(&report), version > 1, "{report}");
+        check_shards(&bundle, version);
+        // Its node has that now.
+        let slice = second.fetch_sharded("policy").slices([("w", s![ROWS.., ..])]).call().expect("fetched");
+        assert!(slice.get("w").expect("it has w").as_bytes() == rows(1, version), "of version {version}");
+        // Parts of shards come as they are.
+        let part = far.fetch_sharded("policy").slices([("w", s![ROWS - 10..ROWS + 10, ..])]).call().expect("fetched");
+        let expected = [rows(0, version), rows(1, version)].concat();
+        let (start, end) = ((2 * (ROWS - 10) * COLUMNS) as usize, (2 * (ROWS + 10) * COLUMNS) as usize);
+        assert!(part.get("w").expect("it has w").as_bytes() == &expected[start..end]);
+        assert_eq!(part.report().delta, 0);
+    }
+    drop((ranks, near, far, second));
+    scene.end();
+}
+
+// Promise: deltas, seen to fail
+#[test]
+fn reader_with_the_layout_of_a_rank_gets_the_delta_of_that_rank() {
+    let scene = Scene::two();
+    let (ranks, far) = (two_ranks(&scene), connect(scene.b().socket(), "far"));
+    let mut came = Vec::new();
+    for version in 1..=6 {
+        for (rank, client) in (0..).zip(&ranks) {
+            push_rank(client, rank, (version, 0), version - 1);
+        }
+        // The reader misses version 3.
+        if version != 3 {
+            let slice = far.fetch_sharded("policy").at_least(version).slices([("w", s![ROWS.., ..])]).verify();
+            let slice = slice.call().expect("fetched");
+            assert!(slice.get("w").expect("it has w").as_bytes() == rows(1, version), "of version {version}");
+            came.push((version, is_delta(slice.report())));
+        }
+    }
+    assert_eq!(came, [(1, false), (2, true), (4, false), (5, true), (6, true)]);
+    drop((ranks, far));
+    scene.end();
+}
+
+// Promise: deltas, seen to fail
+#[test]
+fn shards_have_no_delta_of_what_was_before_a_restart() {
+    let scene = Scene::two();
+    let (ranks, far) = (two_ranks(&scene), connect(scene.b().socket(), "far"));
+    let mut came = Vec::new();
+    // The versions begin again with the number of one that readers have.
+    for (version, restart, is_first) in [(1, 0, true), (2, 0, false), (2, 1, true), (3, 1, false)] {
+        for (rank, client) in (0..).zip(&ranks) {
+            let delta = pushed(push_rank(client, rank, (version, restart), version - 1).pushed.delta);
+            assert_eq!(delta.whole, is_first.then_some(NoDelta::NoBase));
+        }
+        let bundle = far.fetch_sharded("policy").at_least(version).call().expect("fetched");
+        check_shards(&bundle, version);
+        came.push(is_delta(bundle.report()));
+    }
+    assert_eq!(came, [false, true, false, true]);
+    drop((ranks, far));
+    scene.end();
+}
+
+/// A node that keeps no bases gets the shards as they are, and one whose pool has no room for all shards of a rank gets them in buckets.
+#[test]
+fn sidecar_without_room_for_bases_gets_whole_shards() {
+    for limit in [["--base-bytes", "0"], ["--pool-bytes", "256KiB"]] {
+        let alone = ["--listen", "127.0.0.1:0", "--verbs", "off", "--shm", "off"];
+        let scene = Scene::exactly(&[&alone, &[&alone[..], &limit].concat()]);
+        let (ranks, far) = (two_ranks(&scene), connect(scene.nodes[1].socket(), "far"));
+        for version in 1..=2 {
+            for (rank, client) in (0..).zip(&ranks) {
+                push_rank(client, rank, (version, 0), version - 1);
+            }
+            let bundle = far.fetch_sharded("policy").at_least(version).call().expect("fetched");
+            check_shards(&bundle, version);
+            assert_eq!(bundle.report().delta, 0, "{limit:?}");
+        }
+        drop((ranks, far));
+        scene.end();
+    }
 }

@@ -154,14 +154,13 @@ pub(crate) fn trace(py: Python<'_>, text: Option<&str>) -> PyResult<Option<Trace
 
 /// Checks that there are no options that a push of shards does not have. Its version is an argument of its own.
 pub(crate) fn check_for_shards(options: &PushOptions, py: Python<'_>) -> PyResult<()> {
-    let PushOptions { to, require, keep, outlive, takeover, delta_of, .. } = options;
+    let PushOptions { to, require, keep, outlive, takeover, .. } = options;
     let others = [
         ("to", to.is_some()),
         ("require", require.is_some()),
         ("keep", keep.is_some()),
         ("outlive", *outlive),
         ("takeover", *takeover),
-        ("delta_of", delta_of.is_some()),
     ];
     match others.into_iter().find(|(_, is_given)| *is_given) {
         Some((name, _)) => Err(errors::invalid(py, &format!("a push of a rank's shards has no argument {name:?}"))),
@@ -177,6 +176,10 @@ pub(crate) fn of_shards<'a>(
     let push = push.timeout(options.timeout);
     let push = match options.digest {
         Some(digest) => push.digest(digest),
+        None => push,
+    };
+    let push = match options.delta_of {
+        Some(base) => push.delta_of(base),
         None => push,
     };
     options.readable_by.iter().fold(push, |push, tenant| push.readable_by(tenant))

@@ -53,6 +53,26 @@ def test_a_tensor_comes_as_what_has_changed_in_an_event_loop(nodes):
 
 
 # Promise: python-deltas, seen to fail
+def test_a_sharded_state_comes_as_what_has_changed(nodes):
+    ranks = [td.connect(nodes[0].path, name=f"rank-{rank}") for rank in range(2)]
+    with td.connect(nodes[1].path) as reader:
+        for version in range(1, 4):
+            w = weights(version).reshape(1024, 1024)
+            for rank, c in enumerate(ranks):
+                rows = td.Shard(w[512 * rank : 512 * rank + 512], global_shape=w.shape, offset=(512 * rank, 0))
+                state = {"w": rows, "step": version}
+                pushed = c.push_state("policy", state, version=version, rank=rank, world_size=2, delta_of=version - 1)
+                assert (pushed.delta.bytes > 0, pushed.delta.whole is None) == (version > 1, version > 1), pushed.delta
+            state = reader.fetch_state("policy", at_least=version)
+            np.testing.assert_array_equal(np.asarray(state["w"]), w)
+            assert state["step"] == version
+            assert (state.report.delta > 0) == (version > 1), state.report
+            assert state.report.delta * 10 < state.report.bytes
+    for c in ranks:
+        c.close()
+
+
+# Promise: python-deltas, seen to fail
 def test_what_has_no_delta_says_why(nodes):
     with td.connect(nodes[0].path) as giver:
         assert giver.push("other", weights(1)).delta is None

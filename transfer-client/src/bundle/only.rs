@@ -106,7 +106,7 @@ enum Next<T> {
 }
 
 /// What is asked for, by which table.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Plan {
     table: Option<Arc<BundleTable>>,
     /// The boxes of the first request, which may be none.
@@ -155,8 +155,18 @@ impl<T> FetchOnlyCall<T> {
 
     /// Asks for the table, and for the first boxes of a plan by this table.
     fn ask(&self, key: &Key, times: Times, known: Option<Arc<BundleTable>>) -> Result<Stage, Error> {
-        let plan = Plan::new(key, known, &self.wanted);
-        let command = self.command(key, self.options.select, times.limit, (true, &plan.first))?;
+        let (plan, command) = match self.options.is_whole {
+            true => {
+                let timeout = times.limit.saturating_duration_since(Instant::now());
+                let options = FetchOptions { timeout, watches: false, ..self.options };
+                (Plan::default(), options.command(key.clone(), None))
+            }
+            false => {
+                let plan = Plan::new(key, known, &self.wanted);
+                let command = self.command(key, self.options.select, times.limit, (true, &plan.first))?;
+                (plan, command)
+            }
+        };
         let call = OneCall::new(self.session.clone(), command, times.started, times.limit);
         Ok(Stage::First(Box::new(First { times, plan, call })))
     }
@@ -294,7 +304,9 @@ impl<T> FetchOnlyCall<T> {
     /// Fetches the tensors in buckets, if they do not fit the landing pool.
     fn or_in_buckets(&mut self, key: &Key, times: Times, next: Result<Next<T>, Error>) -> Result<Next<T>, Error> {
         match next {
-            Err(Error::Failed(failure)) if does_not_fit(&failure) && self.wants_whole_tensors() => {
+            Err(Error::Failed(failure))
+                if does_not_fit(&failure) && self.wants_whole_tensors() && !self.options.is_whole =>
+            {
                 let timeout = times.limit.saturating_duration_since(Instant::now());
                 let options = FetchOptions { timeout, ..self.options };
                 let wanted = Some(std::mem::take(&mut self.wanted));

@@ -24,6 +24,8 @@ pub(crate) struct FetchOptions {
     pub(crate) bucket_bytes: u64,
     /// Whether it is compared with the digests of the push.
     pub(crate) proving: Proving,
+    /// Whether all of the version is asked for where parts of it are wanted, so that it may come as a delta.
+    pub(crate) is_whole: bool,
 }
 
 impl FetchOptions {
@@ -31,7 +33,7 @@ impl FetchOptions {
         let trace = current_trace();
         let (select, timeout) = (Select::Latest, DEFAULT_TIMEOUT);
         let (bucket_bytes, proving) = (BUCKET_BYTES, Proving::Not);
-        FetchOptions { select, timeout, require: None, trace, watches: false, bucket_bytes, proving }
+        FetchOptions { select, timeout, require: None, trace, watches: false, bucket_bytes, proving, is_whole: false }
     }
 
     /// The command that fetches a version, or this part of it.
@@ -41,7 +43,7 @@ impl FetchOptions {
 
     /// The fetch of a version, or of this part of it.
     pub(crate) fn fetch(&self, key: Key, excerpt: Option<Box<Excerpt>>) -> transfer_core::op::Fetch {
-        let FetchOptions { select, timeout, require, trace, watches, bucket_bytes: _, proving: _ } = *self;
+        let FetchOptions { select, timeout, require, trace, watches, bucket_bytes: _, proving: _, is_whole: _ } = *self;
         transfer_core::op::Fetch { key, select, timeout, require, trace, watches, excerpt }
     }
 }

@@ -135,7 +135,7 @@ impl<'a, C: AnyClient> Push<'a, C> {
     ///
     /// Name the version before in each push of a key, beginning with the first: nodes keep only versions of which deltas may follow.
     pub fn delta_of(mut self, version: u64) -> Self {
-        self.call.options.delta_of = Some(version);
+        self.call.options.delta_of = Some((version, None));
         self
     }
 
@@ -409,7 +409,7 @@ impl Call for PushCall<'_> {
             let left = limit.saturating_duration_since(now);
             let mut push = self.options.push(key, meta.clone(), held.to_lend().offset, left);
             push.ranges = ranges;
-            let ready = Ready { push, held, of: self.options.delta_of, started, limit };
+            let ready = Ready { push, held, of: self.options.delta_of.clone(), started, limit };
             let is_forked = self.session.is_forked();
             if !is_forked && ready.is_for_background(&self.session, !self.is_blocking) {
                 self.stage = Stage::Compared { sending: ready.begin_in_background(&self.session), meta, limit };

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use transfer_core::delta::{Density, TooDense, encode};
 use transfer_core::op::{Command, DeltaOf, Deltas, Push};
-use transfer_core::tensor::Version;
+use transfer_core::tensor::{Key, Version};
 use transfer_memory::arena::Block;
 
 /// A delta is at most as long as its version divided by this.
@@ -75,8 +75,8 @@ const SHORT_BYTES: u64 = 1 << 20;
 pub(super) struct Ready {
     pub(super) push: Push,
     pub(super) held: Held,
-    /// The version of which it is to have a delta.
-    pub(super) of: Option<u64>,
+    /// The version of which it is to have a delta, and its key, if that is another one.
+    pub(super) of: Option<(u64, Option<Key>)>,
     pub(super) started: Instant,
     pub(super) limit: Instant,
 }
@@ -119,7 +119,7 @@ impl Ready {
         }
         let (delta, Made { block, base }) = match self.of {
             Some(of) => {
-                let (delta, made) = make(session, &mut self.push, of);
+                let (delta, made) = make(session, &mut self.push, (Version(of.0), of.1));
                 (Some(delta), made)
             }
             None => Default::default(),
@@ -136,15 +136,15 @@ impl Ready {
 
 /// Makes the delta of a push that is about to be sent, whose memory the caller holds. Where there is none, the push says that
 /// deltas may follow all the same.
-fn make(session: &Arc<Session>, push: &mut Push, of: u64) -> (PushedDelta, Made) {
+fn make(session: &Arc<Session>, push: &mut Push, (of, key): (Version, Option<Key>)) -> (PushedDelta, Made) {
     let began = Instant::now();
     let mut density = Density::default();
-    let made = try_make(session, push, Version(of), &mut density);
+    let made = try_make(session, push, (of, key.as_ref().unwrap_or(&push.key)), &mut density);
     let whole = made.as_ref().err().copied();
     let (bytes, made) = match made {
         Ok((block, base)) => {
             let (offset, len) = (block.slice().offset, block.slice().len);
-            push.deltas = Deltas::Of(DeltaOf { base: Version(of), base_offset: base.push.offset, offset, len });
+            push.deltas = Deltas::Of(DeltaOf { base: of, base_offset: base.push.offset, offset, len });
             (len, Made { block: Some(block), base: Some(base) })
         }
         Err(_) => {
@@ -156,11 +156,16 @@ fn make(session: &Arc<Session>, push: &mut Push, of: u64) -> (PushedDelta, Made)
     (PushedDelta { bytes, changed, compared, took: began.elapsed(), whole }, made)
 }
 
-fn try_make(session: &Arc<Session>, push: &Push, of: Version, density: &mut Density) -> Result<(Block, Base), NoDelta> {
+fn try_make(
+    session: &Arc<Session>,
+    push: &Push,
+    (of, key): (Version, &Key),
+    density: &mut Density,
+) -> Result<(Block, Base), NoDelta> {
     if push.to.is_some() {
         return Err(NoDelta::HasTarget);
     }
-    let base = Base::find(session, &push.key, of).ok_or(NoDelta::NoBase)?;
+    let base = Base::find(session, key, of).ok_or(NoDelta::NoBase)?;
     if base.push.meta != push.meta {
         return Err(NoDelta::OtherLayout);
     }

@@ -21,8 +21,8 @@ pub(crate) struct PushOptions {
     pub(crate) readable_by: Vec<Name>,
     pub(crate) trace: Option<TraceContext>,
     pub(crate) digesting: Digesting,
-    /// The version of which the push has a delta.
-    pub(crate) delta_of: Option<u64>,
+    /// The version of which the push has a delta, and its key, if that is another one.
+    pub(crate) delta_of: Option<(u64, Option<Key>)>,
     /// The first invalid option.
     pub(crate) error: Option<Error>,
 }

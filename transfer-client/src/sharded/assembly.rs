@@ -37,7 +37,7 @@ pub(super) fn own_memory(bytes: usize) -> Result<OwnMemory, Error> {
 
 impl<'a> Assembly<'a> {
     pub(super) fn new(manifest: &Manifest, plan: &'a Plan) -> Assembly<'a> {
-        let report = Report { fabric: FabricKind::Local, bytes: 0, copied: 0, ..manifest.report };
+        let report = Report { fabric: FabricKind::Local, bytes: 0, copied: 0, delta: 0, ..manifest.report };
         let (version, direct) = (Version(manifest.version), vec![None; plan.outputs.len()]);
         Assembly { plan, version, direct, memory: None, report }
     }
@@ -59,7 +59,7 @@ impl<'a> Assembly<'a> {
         let shards = &self.plan.layouts[ask.rank as usize].layout.shards;
         for part in &ask.parts {
             let Asked { output, part: place } = &part.asked;
-            let (direct, output) = (&mut self.direct[*output], &self.plan.outputs[*output]);
+            let (at, output) = (*output, &self.plan.outputs[*output]);
             let entry = shards[part.shard].entry.as_str();
             let slice = slices.get(entry).ok_or_else(|| BundleError::NoSuchTensor { name: entry.to_owned() })?;
             let expected = TensorMeta::of(output.meta.dtype(), &place.shape())?;
@@ -68,8 +68,8 @@ impl<'a> Assembly<'a> {
                 return Err(BundleError::WrongLength { expected_bytes, found_bytes }.into());
             }
             self.report.bytes += expected.len_bytes();
-            if ask.is_direct && slice.is_contiguous() {
-                *direct = Some(slice.clone());
+            if ask.is_all(self.plan, &part.asked) && slice.is_contiguous() {
+                self.direct[at] = Some(slice.clone());
                 continue;
             }
             let Some(memory) = &mut self.memory else { continue };
@@ -88,9 +88,10 @@ impl<'a> Assembly<'a> {
     }
 
     /// Notes how pieces of so many bytes have come, which need not be taken.
-    pub(super) fn note(&mut self, bytes: u64, Report { copied, fabric, .. }: &Report) {
+    pub(super) fn note(&mut self, bytes: u64, Report { copied, fabric, delta, .. }: &Report) {
         self.report.bytes += bytes;
         self.report.copied += copied;
+        self.report.delta += delta;
         if *fabric != FabricKind::Local {
             self.report.fabric = *fabric;
         }

@@ -8,7 +8,7 @@ use super::layouts::{ABSENT, gone, is_absent, of_manifest};
 use super::plan::{GlobalTensor, Holder, Target};
 use super::plans::{Plan, PlanOf};
 use super::proof::ShardProof;
-use super::records::{DIGESTS, shards_key};
+use super::records::{DIGESTS, RankLayout, shards_key};
 use super::requests::{Ask, Asked, Output, asks};
 use super::roster::{self, Awaited, Hold, Manifest, is_late};
 use crate::bundle::{FetchedBundle, FetchedSlices, Wanted, take_bundle};
@@ -340,7 +340,8 @@ impl OfState {
         (into, finish): (Option<&IntoMemory>, Finish<T>),
     ) -> Result<T, Error> {
         let bucket_bytes = options.bucket_bytes.max(MIN_REQUEST_BYTES);
-        let of = PlanOf { key: &self.key, ranks: &manifest.ranks, wanted, bucket_bytes };
+        let (key, ranks) = (&self.key, &manifest.ranks);
+        let of = PlanOf { key, ranks, wanted, bucket_bytes, is_into: into.is_some() };
         let kept = KnownShards::of(&self.connection).lock().plans.get(&of);
         let plan = match kept {
             Some(plan) => plan,
@@ -387,7 +388,8 @@ impl OfState {
             own_memory(memory_bytes)?;
         }
         let missing = outputs.iter().enumerate().map(|(n, output)| Asked::all(n, output)).collect();
-        let asks = self.asks(manifest, &outputs, missing, of.bucket_bytes, &Absent::default())?;
+        let together = if of.is_into { &[][..] } else { &of_ranks };
+        let asks = self.asks(manifest, &outputs, missing, (of.bucket_bytes, together), &Absent::default())?;
         let plan = Arc::new(Plan { layouts, outputs, memory_bytes, asks });
         KnownShards::of(&self.connection).lock().plans.keep(&of, plan.clone());
         Ok(plan)
@@ -402,13 +404,13 @@ impl OfState {
     }
 
     /// Plans requests for what is missing: for each piece to the nearest rank that has it, and among those to the one that is asked
-    /// for the least.
+    /// for the least. Of ranks that are asked for all of their shards `together`, that is the first: so fewer of them are asked.
     fn asks(
         &self,
         manifest: &Manifest,
         outputs: &[Output],
         missing: Vec<Asked>,
-        bucket_bytes: u64,
+        (bucket_bytes, together): (u64, &[Arc<RankLayout>]),
         absent: &Absent,
     ) -> Result<Vec<Ask>, Error> {
         let mut load = vec![0_u64; manifest.ranks.len()];
@@ -419,10 +421,12 @@ impl OfState {
                 (absent.silent.contains(rank), *node != self.node, load[*rank as usize])
             };
             let holder = holders.iter().filter(|holder| !absent.gone.contains_key(&holder.rank)).min_by_key(best)?;
-            load[holder.rank as usize] += elements;
+            if !together.get(holder.rank as usize).is_some_and(|layout| layout.kinds.has_deltas) {
+                load[holder.rank as usize] += elements;
+            }
             Some(*holder)
         };
-        asks(outputs, missing, bucket_bytes, choose).map_err(|(output, hole)| {
+        asks(outputs, missing, bucket_bytes, together, choose).map_err(|(output, hole)| {
             let Output { name, tensor, .. } = &outputs[output];
             let (name, range) = (name.as_str().to_owned(), hole.to_string());
             match tensor.holders_in(&hole).find_map(|rank| absent.gone.get_key_value(&rank)) {
@@ -503,17 +507,16 @@ impl OfState {
             }
             let mut missing = Vec::new();
             for (ask, error) in failed {
-                if is_too_large(&error) && bucket_bytes < 2 * MIN_REQUEST_BYTES {
-                    return Err(error);
-                }
-                if is_too_large(&error) {
-                    bucket_bytes = (bucket_bytes / 2).min(ask.bytes / 2).max(MIN_REQUEST_BYTES);
-                } else {
-                    absent.add(ask.rank, error);
+                match is_too_large(&error) {
+                    // Its shards come in buckets, of which none is a delta.
+                    true if ask.is_whole => {}
+                    true if bucket_bytes < 2 * MIN_REQUEST_BYTES => return Err(error),
+                    true => bucket_bytes = (bucket_bytes / 2).min(ask.bytes / 2).max(MIN_REQUEST_BYTES),
+                    false => absent.add(ask.rank, error),
                 }
                 missing.extend(ask.parts.iter().map(|part| part.asked.clone()));
             }
-            again = Some(self.asks(manifest, &plan.outputs, missing, bucket_bytes, &absent)?);
+            again = Some(self.asks(manifest, &plan.outputs, missing, (bucket_bytes, &[]), &absent)?);
         }
     }
 
@@ -535,7 +538,7 @@ impl OfState {
         io.session().bundle_tables().remember(&key, known.table.clone());
         let patience = ABSENT + Duration::from_millis(ask.bytes * 1000 / SLOWEST);
         let (select, timeout) = (Select::Exactly(Version(version)), io.left(patience));
-        let options = FetchOptions { select, timeout, ..FetchOptions::new() };
+        let options = FetchOptions { select, timeout, is_whole: ask.is_whole, ..FetchOptions::new() };
         let slices = ask.parts.iter().map(|part| {
             let (output, shard) = (&plan.outputs[part.asked.output], &known.layout.shards[part.shard]);
             (shard.entry.as_str(), output.target.local(&part.asked.part, &shard.place))

@@ -76,9 +76,9 @@ fn read(manifest: &Manifest) -> (u64, u64, u64) {
     (manifest.restart, manifest.version, hasher.finish())
 }
 
-/// A number that nobody else has, with room for a place.
+/// A number that nobody else has, with a hexadecimal digit for a place: the keys of its versions are a [series](Key::series).
 fn new_instance() -> u64 {
-    crate::unique::number() & !(MAX_KEPT as u64 - 1)
+    crate::unique::number() & !0xf
 }
 
 impl KnownShards {
@@ -243,6 +243,11 @@ impl Pushing {
         });
         let (key, rank) = (self.of.0.as_str().to_owned(), self.of.1);
         kept.unwrap_or(Err(Vec::new())).map_err(|versions| ShardedError::TooManyVersions { key, rank, versions }.into())
+    }
+
+    /// Finds a version whose shards are published.
+    pub(crate) fn kept(&self, version: u64) -> Option<Kept> {
+        self.with(|rank| rank.kept.iter().flatten().find(|kept| kept.version == version).copied()).flatten()
     }
 
     /// Forgets a version whose push has failed. Others may have seen it, so its key is not used again.

@@ -2,7 +2,7 @@ use super::*;
 use crate::bundle::Wanted;
 use crate::sharded::copy::copy_box;
 use crate::sharded::plans::{KeptPlans, Plan, PlanOf};
-use crate::sharded::records::shard;
+use crate::sharded::records::{Kinds, shard};
 use crate::sharded::requests::{Asked, Output, asks};
 use proptest::prelude::*;
 use std::time::Instant;
@@ -177,6 +177,38 @@ fn holder_that_may_not_be_asked_is_passed_over() {
     assert_eq!(tensor.plan(&target, target.all(), but(&[0, 1]), |_| {}).unwrap_err().to_string(), "[1:3]");
 }
 
+/// The requests for a slice of rows of two ranks, of which deltas may follow: the rank, and whether it is asked for all of its shards.
+fn rows_asked(ranks: [&[(u64, u64)]; 2], slice: Option<&Slice>, bucket_bytes: u64) -> Vec<(u32, bool)> {
+    let kinds = Kinds { hash: None, has_deltas: true };
+    let layouts = ranks.map(|rows| {
+        let boxes: Vec<_> = rows.iter().map(|(start, len)| IndexBox::new(&[*start, 0], &[*len, 8])).collect();
+        Arc::new(RankLayout { kinds, ..(*layout(DType::U8, &[32, 8], &boxes)).clone() })
+    });
+    let all = Global::new(&layouts).unwrap();
+    let tensor = &all.tensors[&name()];
+    let (target, meta) = Target::new(&tensor.meta, slice).unwrap();
+    let outputs = vec![Output { name: name(), tensor: tensor.clone(), target, meta, at: 0 }];
+    let missing = vec![Asked::all(0, &outputs[0])];
+    let asks = asks(&outputs, missing, bucket_bytes, &layouts, |holders, _| holders.first().copied()).unwrap();
+    let mut asked: Vec<_> = asks.iter().map(|ask| (ask.rank, ask.is_whole)).collect();
+    asked.sort_unstable();
+    asked.dedup();
+    asked
+}
+
+#[test]
+fn all_shards_of_a_rank_are_asked_for_together_where_deltas_may_follow() {
+    let halves: [&[_]; 2] = [&[(0, 16)], &[(16, 16)]];
+    assert_eq!(rows_asked(halves, None, 1 << 20), [(0, true), (1, true)]);
+    // However long a bucket is.
+    assert_eq!(rows_asked(halves, None, 8), [(0, true), (1, true)]);
+    // Of rank 0 a part is wanted.
+    assert_eq!(rows_asked(halves, Some(&crate::s![4..32, ..]), 1 << 20), [(0, false), (1, true)]);
+    // Of rank 1 an eighth is not wanted, since rank 0 has it, too; then more than that.
+    assert_eq!(rows_asked([&[(0, 18)], &[(16, 2), (18, 14)]], None, 1 << 20), [(0, true), (1, true)]);
+    assert_eq!(rows_asked([&[(0, 19)], &[(16, 3), (19, 13)]], None, 1 << 20), [(0, true), (1, false)]);
+}
+
 /// Prints how long it takes to plan the fetches of 8 readers from 10,000 shards. docs/performance.md has these times.
 #[test]
 fn large_layouts_are_planned() {
@@ -200,7 +232,7 @@ fn large_layouts_are_planned() {
             let (target, meta) = Target::new(&tensor.meta, Some(slice)).unwrap();
             let outputs = vec![Output { name: name(), tensor: tensor.clone(), target, meta, at: 0 }];
             let missing = vec![Asked::all(0, &outputs[0])];
-            let asks = asks(&outputs, missing, 32 << 20, |holders, _| holders.first().copied()).unwrap();
+            let asks = asks(&outputs, missing, 32 << 20, &[], |holders, _| holders.first().copied()).unwrap();
             Arc::new(Plan { layouts: Vec::new(), outputs, memory_bytes: 0, asks })
         };
         let plans: Vec<_> = slices.iter().map(plan).collect();
@@ -209,7 +241,8 @@ fn large_layouts_are_planned() {
         let (mut kept, key) = (KeptPlans::default(), Key::new("policy").unwrap());
         let wanted: Vec<_> =
             slices.into_iter().map(|slice| [Wanted { name: name().as_str().to_owned(), slice: Some(slice) }]).collect();
-        let of = |wanted| PlanOf { key: &key, ranks: &ranks, wanted: Some(wanted), bucket_bytes: 32 << 20 };
+        let of =
+            |wanted| PlanOf { key: &key, ranks: &ranks, wanted: Some(wanted), bucket_bytes: 32 << 20, is_into: false };
         wanted.iter().zip(plans).for_each(|(wanted, plan)| kept.keep(&of(wanted), plan));
         let began = Instant::now();
         assert!(wanted.iter().all(|wanted| kept.get(&of(wanted)).is_some()));

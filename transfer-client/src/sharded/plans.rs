@@ -38,6 +38,8 @@ pub(super) struct PlanOf<'a> {
     pub(super) ranks: &'a [CommittedRank],
     pub(super) wanted: Option<&'a [Wanted]>,
     pub(super) bucket_bytes: u64,
+    /// Whether what is wanted goes into memory of the caller, where no delta is applied.
+    pub(super) is_into: bool,
 }
 
 #[derive(Debug)]
@@ -47,6 +49,7 @@ struct Kept {
     ranks: Box<[(u64, Name)]>,
     wanted: Option<Box<[Wanted]>>,
     bucket_bytes: u64,
+    is_into: bool,
     plan: Arc<Plan>,
 }
 
@@ -54,7 +57,7 @@ impl Kept {
     fn is_of(&self, of: &PlanOf<'_>) -> bool {
         let rank = |(kept, rank): (&(u64, Name), &CommittedRank)| kept.0 == rank.layout && kept.1 == rank.node;
         self.key == *of.key
-            && self.bucket_bytes == of.bucket_bytes
+            && (self.bucket_bytes, self.is_into) == (of.bucket_bytes, of.is_into)
             && self.ranks.len() == of.ranks.len()
             && self.ranks.iter().zip(of.ranks).all(rank)
             && self.wanted.as_deref() == of.wanted
@@ -80,6 +83,7 @@ impl KeptPlans {
             ranks: of.ranks.iter().map(|rank| (rank.layout, rank.node.clone())).collect(),
             wanted: of.wanted.map(Into::into),
             bucket_bytes: of.bucket_bytes,
+            is_into: of.is_into,
             plan,
         });
         let is_too_much = |plans: &VecDeque<Kept>| {
@@ -107,7 +111,8 @@ mod tests {
         let key = Key::new("policy").unwrap();
         let wanted = [Wanted { name: "w".to_owned(), slice: Some(s![0..4]) }];
         let mut later = [rank(1, "n0"), rank(2, "n1")];
-        let of = PlanOf { key: &key, ranks: &[rank(1, "n0"), rank(2, "n1")], wanted: Some(&wanted), bucket_bytes: 1 };
+        let ranks = [rank(1, "n0"), rank(2, "n1")];
+        let of = PlanOf { key: &key, ranks: &ranks, wanted: Some(&wanted), bucket_bytes: 1, is_into: false };
         kept.keep(&of, plan());
         // The shards of a later version have other keys.
         later[0].instance = 77;
@@ -121,6 +126,7 @@ mod tests {
             PlanOf { wanted: None, ..of },
             PlanOf { wanted: Some(&other_slice), ..of },
             PlanOf { bucket_bytes: 2, ..of },
+            PlanOf { is_into: true, ..of },
         ] {
             assert!(kept.get(&other).is_none(), "{other:?}");
         }

@@ -52,7 +52,7 @@ pub(super) async fn compare_replicas(
 ) -> Result<u64, Error> {
     let layouts: Vec<_> = known.iter().map(|known| known.layout.clone()).collect();
     let global = KnownShards::of(connection).lock().global(key, &layouts)?;
-    let hash = |holder: &Holder| layouts[holder.rank as usize].hash;
+    let hash = |holder: &Holder| layouts[holder.rank as usize].kinds.hash;
     let replicated = || {
         let boxes = global.tensors.iter().flat_map(|(name, of)| of.boxes().map(move |(place, of)| (name, place, of)));
         boxes.filter(|(_, _, holders)| holders.len() > 1)
@@ -133,7 +133,7 @@ impl<'a> ShardProof<'a> {
         layout: &RankLayout,
         (key, version, rank): (&Key, u64, u32),
     ) -> Result<bool, Error> {
-        match (proving, layout.hash) {
+        match (proving, layout.kinds.hash) {
             (Proving::Not, _) | (Proving::IfThere, None) => Ok(false),
             (Proving::IfThere | Proving::Required, Some(_)) => Ok(true),
             (Proving::Required, None) => {
@@ -164,7 +164,7 @@ impl<'a> ShardProof<'a> {
                 let layout = &self.plan.layouts[rank as usize].layout;
                 let place = &layout.shards[shard].place;
                 let part = self.plan.outputs[output].target.within(place)?;
-                (layout.hash == Some(kind) && *elements == place.volume()).then_some((output, rank, shard, part))
+                (layout.kinds.hash == Some(kind) && *elements == place.volume()).then_some((output, rank, shard, part))
             });
             let whole: Vec<_> = whole.collect();
             let bytes_of = |(output, _, _, part): &(usize, u32, usize, IndexBox)| {

@@ -3,7 +3,7 @@
 use super::known::{Kept, KnownLayout, KnownShards, Pushing};
 use super::layouts::{ABSENT, of_ranks};
 use super::proof;
-use super::records::{DIGESTS, LAYOUTS, MANIFEST, RECORD, entries, layout, layouts_bytes, manifest_bytes};
+use super::records::{DIGESTS, Kinds, LAYOUTS, MANIFEST, RECORD, entries, layout, layouts_bytes, manifest_bytes};
 use super::records::{record_bytes, shard, shards_key, table};
 use super::roster::{self, Awaited, Manifest};
 use crate::bundle::{BundleTensor, source};
@@ -88,8 +88,8 @@ impl<'a, C: AnyClient> PushShards<'a, C> {
             Ok(key) => Stage::New(key, shards.into_iter().collect()),
             Err(e) => Stage::Refused(e),
         };
-        let (hash, options) = (None, PushOptions::new());
-        let of = RankPush { version, rank, restart: 0, until_whole: false, hash, options };
+        let (hash, delta_of, options) = (None, None, PushOptions::new());
+        let of = RankPush { version, rank, restart: 0, until_whole: false, hash, delta_of, options };
         Request::from_call(PushShardsCall {
             connection,
             client: BlockingClient::of(handle.clone()),
@@ -119,6 +119,15 @@ impl<'a, C: AnyClient> PushShards<'a, C> {
     /// the same kind, and its push fails with [`ShardedError::ReplicasDiffer`] if two differ.
     pub fn digest(mut self, digest: Digest) -> Self {
         self.call.of.hash = Some(digest);
+        self
+    }
+
+    /// Makes a delta: what has changed since this rank's shards of `version`, which this client has pushed and which are still published. A
+    /// node whose workers have fetched all of those as they are gets the delta where they do so again. An eighth of the bytes may be left
+    /// out, such as small tensors that other ranks have, too. Fetches of parts of shards, and [into](crate::FetchSharded::into) memory of the
+    /// caller, get them whole. Name the version before in each push of each rank, beginning with the first. See [`Push::delta_of`](crate::Push::delta_of).
+    pub fn delta_of(mut self, version: u64) -> Self {
+        self.call.of.delta_of = Some(version);
         self
     }
 
@@ -153,6 +162,8 @@ struct RankPush {
     until_whole: bool,
     /// The kind of the shards' digests.
     hash: Option<Digest>,
+    /// The version of which the shards have a delta.
+    delta_of: Option<u64>,
     options: PushOptions,
 }
 
@@ -184,7 +195,7 @@ struct Rest {
 }
 
 /// Checks the shards, and makes their digests.
-fn prepare(key: Key, shards: Vec<Shard<'_>>, hash: Option<Digest>) -> Result<Prepared<'_>, Error> {
+fn prepare(key: Key, shards: Vec<Shard<'_>>, kinds: Kinds) -> Result<Prepared<'_>, Error> {
     let mut names = Vec::with_capacity(shards.len());
     for shard in &shards {
         names.push(TensorName::new(&shard.name)?);
@@ -195,7 +206,7 @@ fn prepare(key: Key, shards: Vec<Shard<'_>>, hash: Option<Digest>) -> Result<Pre
         }
     }
     let entries = entries(&names)?;
-    let digests = hash.map(|kind| {
+    let digests = kinds.hash.map(|kind| {
         let bytes: Vec<_> = shards.iter().map(|shard| shard.tensor.as_bytes()).collect();
         proof::digests(kind, &bytes)
     });
@@ -205,8 +216,8 @@ fn prepare(key: Key, shards: Vec<Shard<'_>>, hash: Option<Digest>) -> Result<Pre
         places.push(shard(name, entry.clone(), tensor.meta(), &offset, &global_shape)?);
         tensors.push((entry.as_str().to_owned(), tensor));
     }
-    let record = record_bytes(&places, hash)?;
-    let layout = Arc::new(layout(places, hash, &record));
+    let record = record_bytes(&places, kinds)?;
+    let layout = Arc::new(layout(places, kinds, &record));
     let table = Arc::new(table(&layout, &record)?);
     let known = KnownLayout { layout, table, record: record.as_slice().into() };
     tensors.push((RECORD.to_owned(), BundleTensor::owned(record)?));
@@ -459,7 +470,11 @@ impl Call for PushShardsCall<'_> {
             match std::mem::replace(&mut self.stage, Stage::Ended) {
                 Stage::Refused(e) => return ControlFlow::Break(Err(e)),
                 Stage::New(key, shards) => {
-                    let prepared = match prepare(key, shards, self.of.hash) {
+                    let prepared = match prepare(
+                        key,
+                        shards,
+                        Kinds { hash: self.of.hash, has_deltas: self.of.delta_of.is_some() },
+                    ) {
                         Ok(prepared) => prepared,
                         Err(e) => return ControlFlow::Break(Err(e)),
                     };
@@ -477,8 +492,14 @@ impl Call for PushShardsCall<'_> {
                     ControlFlow::Break(Ok((pushing, kept, is_all))) => {
                         let Prepared { key, source, known } = prepared;
                         let shards = shards_key(&key, self.of.rank.rank, kept.instance);
+                        let base = |version| {
+                            let base = pushing.kept(version).filter(|base| *base != kept);
+                            let key = base.and_then(|base| shards_key(&key, self.of.rank.rank, base.instance).ok());
+                            (version, key)
+                        };
+                        let options = PushOptions { delta_of: self.of.delta_of.map(base), ..self.of.options.clone() };
                         let push = Push::<BlockingClient>::new(self.session.clone(), shards, Ok(source));
-                        let push = push.with(&self.of.options).version(self.of.version).timeout(left(Duration::MAX));
+                        let push = push.with(&options).version(self.of.version).timeout(left(Duration::MAX));
                         let frees = (!is_all).then(|| {
                             let (key, pushing, rank) = (key.clone(), pushing.clone(), self.of.rank.rank);
                             let mut frees =
@@ -553,8 +574,8 @@ mod tests {
     #[test]
     fn manifest_that_is_there_for_the_same_ranks_is_not_published_again() {
         let rank = Rank { rank: 0, world_size: 1 };
-        let (hash, options) = (None, PushOptions::new());
-        let of = RankPush { version: 7, rank, restart: 1, until_whole: false, hash, options };
+        let (hash, delta_of, options) = (None, None, PushOptions::new());
+        let of = RankPush { version: 7, rank, restart: 1, until_whole: false, hash, delta_of, options };
         let found = |restart, version, instance| {
             compare(&Manifest::of_one(version, restart, instance), &of, &Manifest::of_one(7, 1, 5).ranks)
         };

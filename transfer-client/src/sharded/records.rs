@@ -5,8 +5,8 @@
 //! | bytes | contents |
 //! |---|---|
 //! | 0 to 3 | `TSHD` |
-//! | 4 | layout, 1 |
-//! | 5 to 7 | the kind of the shards' digests, as in [`transfer_core::wire::digests`], 0 for none; zeros |
+//! | 4 | layout, 2 |
+//! | 5 to 7 | the kind of the shards' digests, as in [`transfer_core::wire::digests`], 0 for none; whether deltas of the shards may follow, 0 or 1; zero |
 //! | 8 to 11 | the number of shards |
 //! | then, for each shard | length u16 and name of its global tensor; length u16 and name in the bundle; description; then of each dimension offset and global length, u64 |
 //!
@@ -46,7 +46,7 @@ pub(crate) const LAYOUTS: &str = "__layouts__";
 /// The name of the digests of a rank's shards in its bundle.
 pub(crate) const DIGESTS: &str = "__digests__";
 
-const RECORD_START: [u8; 5] = *b"TSHD\x01";
+const RECORD_START: [u8; 5] = *b"TSHD\x02";
 const MANIFEST_START: [u8; 8] = *b"TRNK\x03\0\0\0";
 
 /// A shard of a rank: where the tensor of its bundle lies in which global tensor.
@@ -67,12 +67,20 @@ impl RankShard {
     }
 }
 
+/// What there is of shards beside them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Kinds {
+    /// The kind of their digests, if they have some.
+    pub(crate) hash: Option<Digest>,
+    /// Whether deltas of them may follow: who wants all of them asks for all together.
+    pub(crate) has_deltas: bool,
+}
+
 /// The shards of a rank, and the digest of their record.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct RankLayout {
     pub(crate) shards: Vec<RankShard>,
-    /// The kind of the shards' digests, if they have some.
-    pub(crate) hash: Option<Digest>,
+    pub(crate) kinds: Kinds,
     pub(crate) digest: u64,
 }
 
@@ -131,11 +139,12 @@ pub(crate) fn entries(names: &[TensorName]) -> Result<Vec<TensorName>, Error> {
 }
 
 /// The bytes of a rank's record.
-pub(crate) fn record_bytes(shards: &[RankShard], hash: Option<Digest>) -> Result<Vec<u8>, Error> {
+pub(crate) fn record_bytes(shards: &[RankShard], Kinds { hash, has_deltas }: Kinds) -> Result<Vec<u8>, Error> {
     let mut w = Writer::new();
     w.raw(&RECORD_START)
         .u8(hash.map_or(0, |hash| hash as u8))
-        .raw(&[0; 2])
+        .u8(has_deltas.into())
+        .u8(0)
         .u32(u32::try_from(shards.len()).unwrap_or(u32::MAX));
     for shard in shards {
         w.text(shard.name.as_str()).text(shard.entry.as_str()).meta(&shard.meta()?);
@@ -147,8 +156,8 @@ pub(crate) fn record_bytes(shards: &[RankShard], hash: Option<Digest>) -> Result
 }
 
 /// The layout that a record describes.
-pub(crate) fn layout(shards: Vec<RankShard>, hash: Option<Digest>, record: &[u8]) -> RankLayout {
-    RankLayout { shards, hash, digest: xxh64(record, 0) }
+pub(crate) fn layout(shards: Vec<RankShard>, kinds: Kinds, record: &[u8]) -> RankLayout {
+    RankLayout { shards, kinds, digest: xxh64(record, 0) }
 }
 
 /// Reads a rank's record.
@@ -167,20 +176,21 @@ pub(crate) fn read_record(key: &Key, rank: u32, record: &[u8]) -> Result<RankLay
     };
     let cut_off = |_: WireError| invalid("it is cut off, or a name or a description is not valid");
     let start = r.raw(8).map_err(cut_off)?;
-    if start[..5] != RECORD_START || start[6..] != [0; 2] {
+    if start[..5] != RECORD_START || start[6] > 1 || start[7] != 0 {
         return Err(invalid("it begins with another mark"));
     }
     let hash = match start[5] {
         0 => None,
         kind => Some(Digest::from_wire(kind).ok_or_else(|| invalid("its digests are of an unknown kind"))?),
     };
+    let kinds = Kinds { hash, has_deltas: start[6] == 1 };
     let count = r.u32().map_err(cut_off)?;
     let mut shards = Vec::new();
     for _ in 0..count {
         shards.push(one(&mut r).map_err(cut_off)??);
     }
     r.end().map_err(|_| invalid("it is too long"))?;
-    Ok(layout(shards, hash, record))
+    Ok(layout(shards, kinds, record))
 }
 
 /// The bytes of a manifest. The ranks are all of them, in order, and `unproved` shards were compared with no replica.
@@ -264,7 +274,7 @@ pub(crate) fn table(layout: &RankLayout, record: &[u8]) -> Result<BundleTable, E
         Ok::<_, Error>(())
     };
     bytes(RECORD, record.len())?;
-    if let Some(hash) = layout.hash {
+    if let Some(hash) = layout.kinds.hash {
         bytes(DIGESTS, layout.shards.len() * hash.len_bytes())?;
     }
     Ok(BundleTable::new(described).map_err(BundleError::from)?)
@@ -279,7 +289,7 @@ mod tests {
         Key::new("policy").unwrap()
     }
 
-    fn example(hash: Option<Digest>) -> Vec<u8> {
+    fn example(kinds: Kinds) -> Vec<u8> {
         let name = |text: &str| TensorName::new(text).unwrap();
         let meta = |dims: &[u64]| TensorMeta::of(DType::BF16, dims).unwrap();
         let names = [name("w"), name("w#2"), name("w"), name("s")];
@@ -292,10 +302,10 @@ mod tests {
             shard(names[3].clone(), entries[3].clone(), &meta(&[]), &[], &[]),
         ];
         let shards: Vec<_> = shards.into_iter().collect::<Result<_, _>>().unwrap();
-        let record = record_bytes(&shards, hash).unwrap();
-        let table = table(&layout(shards, hash, &record), &record).unwrap();
+        let record = record_bytes(&shards, kinds).unwrap();
+        let table = table(&layout(shards, kinds, &record), &record).unwrap();
         let behind: Vec<_> = table.entries()[4..].iter().map(|entry| entry.name.as_str()).collect();
-        assert_eq!(behind, [RECORD, DIGESTS][..1 + usize::from(hash.is_some())]);
+        assert_eq!(behind, [RECORD, DIGESTS][..1 + usize::from(kinds.hash.is_some())]);
         record
     }
 
@@ -306,11 +316,12 @@ mod tests {
 
     #[test]
     fn records_and_manifests_read_back() {
-        for hash in [None, Some(Digest::Xxh3), Some(Digest::Blake3)] {
-            let record = example(hash);
+        for (hash, has_deltas) in [(None, true), (Some(Digest::Xxh3), false), (Some(Digest::Blake3), true)] {
+            let kinds = Kinds { hash, has_deltas };
+            let record = example(kinds);
             let layout = read_record(&key(), 1, &record).unwrap();
-            assert_eq!((layout.shards.len(), layout.hash), (4, hash));
-            assert_eq!(record_bytes(&layout.shards, hash), Ok(record));
+            assert_eq!((layout.shards.len(), layout.kinds), (4, kinds));
+            assert_eq!(record_bytes(&layout.shards, kinds), Ok(record));
         }
         assert_eq!(read_manifest(&key(), &manifest_bytes(3, 2, &ranks())), Ok((3, 2, ranks())));
         let records = [&b"one"[..], b"", b"three"];
@@ -346,11 +357,12 @@ mod tests {
 
     #[test]
     fn fuzz_shard_record() {
-        Target::new("shard_record", [example(None), example(Some(Digest::Xxh3))]).run(|bytes| {
+        let proved = Kinds { hash: Some(Digest::Xxh3), has_deltas: true };
+        Target::new("shard_record", [example(Kinds::default()), example(proved)]).run(|bytes| {
             match read_record(&key(), 0, bytes) {
                 Err(_) => "refused".into(),
                 Ok(layout) => {
-                    assert_eq!(record_bytes(&layout.shards, layout.hash).unwrap(), bytes);
+                    assert_eq!(record_bytes(&layout.shards, layout.kinds).unwrap(), bytes);
                     "read".into()
                 }
             }

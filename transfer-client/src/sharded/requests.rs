@@ -2,6 +2,8 @@
 
 use super::boxes::IndexBox;
 use super::plan::{GlobalTensor, Holder, Piece, Target};
+use super::plans::Plan;
+use super::records::{RankLayout, RankShard};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use transfer_core::tensor::{TensorMeta, TensorName};
@@ -61,11 +63,18 @@ pub(super) struct Ask {
     pub(super) bytes: u64,
     /// Whether each part is all of its tensor of the result, in one piece, so that it need not be copied.
     pub(super) is_direct: bool,
+    /// Whether all shards of the rank are asked for together, so that they may come as a delta.
+    pub(super) is_whole: bool,
 }
 
 impl Ask {
     fn new(rank: u32, is_direct: bool) -> Ask {
-        Ask { rank, parts: Vec::new(), bytes: 0, is_direct }
+        Ask { rank, parts: Vec::new(), bytes: 0, is_direct, is_whole: false }
+    }
+
+    /// Whether a part is all of its tensor of the result.
+    pub(super) fn is_all(&self, plan: &Plan, asked: &Asked) -> bool {
+        self.is_direct || self.is_whole && asked.part == plan.outputs[asked.output].target.all()
     }
 
     /// A request to the same rank, for nothing yet.
@@ -108,7 +117,29 @@ impl Open {
     }
 }
 
-/// Plans what is missing, in requests of about `bucket_bytes`.
+/// Of what comes where all shards of a rank are asked for, this part may be unwanted: what other ranks have, too, and are asked for.
+const MAX_UNWANTED: u64 = 8;
+
+/// Whether parts are as good as all shards of a rank, each of them once and as it is.
+fn are_all(layout: &RankLayout, parts: &[Part]) -> bool {
+    let mut wanted = vec![false; layout.shards.len()];
+    for Part { asked, shard } in parts {
+        if std::mem::replace(&mut wanted[*shard], true) || asked.part.volume() != layout.shards[*shard].place.volume() {
+            return false;
+        }
+    }
+    let bytes = |(wanted, shard): (&bool, &RankShard)| {
+        let dtype = shard.global.dtype();
+        let all = shard.place.volume() / dtype.elements_per_unit() * dtype.size_bytes();
+        (if *wanted { 0 } else { all }, all)
+    };
+    let bytes = wanted.iter().zip(&layout.shards).map(bytes);
+    let (unwanted, all) = bytes.fold((0, 0), |(unwanted, all), (one, of)| (unwanted + one, all + of));
+    unwanted <= all / MAX_UNWANTED
+}
+
+/// Plans what is missing, in requests of about `bucket_bytes`, but in one for all shards of a rank if deltas of them may follow. `layouts` are
+/// those of the ranks that may be asked for all of them.
 ///
 /// # Errors
 /// The tensor, and the box of it that nobody has.
@@ -116,33 +147,59 @@ pub(super) fn asks(
     outputs: &[Output],
     missing: Vec<Asked>,
     bucket_bytes: u64,
+    layouts: &[Arc<RankLayout>],
     mut choose: impl FnMut(&[Holder], u64) -> Option<Holder>,
 ) -> Result<Vec<Ask>, (usize, IndexBox)> {
     // By rank, and whether it need not be copied.
     let mut open: BTreeMap<(u32, bool), Open> = BTreeMap::new();
-    let mut parts = Vec::new();
+    let mut cut = Vec::new();
+    let mut add = |rank: u32, Part { asked: Asked { output, part }, shard }: Part, is_run: bool| {
+        let of = &outputs[output];
+        let is_direct = is_run && of.bytes_of(&part) <= bucket_bytes;
+        let dtype = of.meta.dtype();
+        let most = bucket_bytes / dtype.size_bytes() * dtype.elements_per_unit();
+        match is_direct {
+            true => cut.push(part),
+            false => part.cut(most, dtype.elements_per_unit(), &mut cut),
+        }
+        let open = open.entry((rank, is_direct)).or_insert_with(|| Open::new(rank, is_direct));
+        for part in cut.drain(..) {
+            let bytes = of.bytes_of(&part);
+            open.add(Part { asked: Asked { output, part }, shard }, bytes, bucket_bytes);
+        }
+    };
+    // Of ranks whose shards may be asked for together, and whether each is all of its tensor in one piece.
+    let mut together: BTreeMap<u32, (Vec<Part>, Vec<bool>)> = BTreeMap::new();
     for Asked { output, part } in missing {
         let of = &outputs[output];
-        let dtype = of.meta.dtype();
-        let bytes_of = |part: &IndexBox| of.bytes_of(part);
-        let most = bucket_bytes / dtype.size_bytes() * dtype.elements_per_unit();
         let all = of.target.all();
         let ask = |Piece { holder: Holder { rank, shard }, place, part }: Piece<'_>| {
-            let is_direct = part == all && of.target.is_run(&part, place) && bytes_of(&part) <= bucket_bytes;
-            match is_direct {
-                true => parts.push(part),
-                false => part.cut(most, dtype.elements_per_unit(), &mut parts),
-            }
-            let open = open.entry((rank, is_direct)).or_insert_with(|| Open::new(rank, is_direct));
-            for part in parts.drain(..) {
-                let bytes = bytes_of(&part);
-                open.add(Part { asked: Asked { output, part }, shard }, bytes, bucket_bytes);
+            let is_run = part == all && of.target.is_run(&part, place);
+            let part = Part { asked: Asked { output, part }, shard };
+            match layouts.get(rank as usize) {
+                Some(layout) if layout.kinds.has_deltas => {
+                    let (parts, are_runs) = together.entry(rank).or_default();
+                    parts.push(part);
+                    are_runs.push(is_run);
+                }
+                _ => add(rank, part, is_run),
             }
         };
         of.tensor.plan(&of.target, part, &mut choose, ask).map_err(|hole| (output, hole))?;
     }
+    let mut asks = Vec::new();
+    for (rank, (parts, are_runs)) in together {
+        match layouts.get(rank as usize).is_some_and(|layout| are_all(layout, &parts)) {
+            true => {
+                let bytes = parts.iter().map(|part| outputs[part.asked.output].bytes_of(&part.asked.part)).sum();
+                let is_direct = are_runs.iter().all(|is_run| *is_run);
+                asks.push(Ask { rank, parts, bytes, is_direct, is_whole: true });
+            }
+            false => parts.into_iter().zip(are_runs).for_each(|(part, is_run)| add(rank, part, is_run)),
+        }
+    }
     let all = |Open { full, last, .. }: Open| full.into_iter().chain(Some(last).filter(|ask| !ask.parts.is_empty()));
-    let mut asks: Vec<_> = open.into_values().flat_map(all).collect();
+    asks.extend(open.into_values().flat_map(all));
     // Requests to different ranks beside each other.
     let mut turns: BTreeMap<u32, usize> = BTreeMap::new();
     asks.sort_by_cached_key(|ask| {

@@ -2,10 +2,10 @@
 //! request for the key names the kept one, and its owner may answer with a delta of it.
 
 use super::ids::BlobId;
+use super::relays::Spreading;
 use super::tenant::Tenant;
 use super::transfers::Held;
 use crate::fabric::LinkId;
-use crate::tensor::Key;
 use crate::time::Time;
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
@@ -13,7 +13,12 @@ use std::collections::BTreeMap;
 /// The most versions that are kept. A peer says of which versions deltas may follow, and short ones need no room to speak of.
 const MAX_BASES: usize = 1 << 16;
 
-/// The version of each key that a tenant's node has got last from a peer, within a limit of bytes.
+/// What a version is kept for: the keys of a [series](crate::tensor::Key::series) are one, since each version there is the base of the next.
+fn kept_under((link, tenant, key): &Spreading) -> Spreading {
+    (*link, *tenant, key.series().unwrap_or_else(|| key.clone()))
+}
+
+/// The version of each key, or series of keys, that a tenant's node has got last from a peer, within a limit of bytes.
 ///
 /// It has a reference to each. Its caller releases what it gives up: the version before, those that exceed the limit, and, before
 /// anybody waits for room, the ones that were not used for longest. It gives up all of a link that is lost, whose owner's
@@ -21,9 +26,9 @@ const MAX_BASES: usize = 1 << 16;
 pub(super) struct Bases {
     limit: u64,
     bytes: u64,
-    kept: HashMap<(LinkId, Tenant, Key), Base>,
+    kept: HashMap<Spreading, Base>,
     /// The oldest first.
-    order: BTreeMap<u64, (LinkId, Tenant, Key)>,
+    order: BTreeMap<u64, Spreading>,
     next: u64,
 }
 
@@ -51,23 +56,24 @@ impl Bases {
         bytes <= self.limit
     }
 
-    /// Returns the version that is kept of a key, and whether deltas of it may follow.
-    pub(super) fn find(&self, of: &(LinkId, Tenant, Key)) -> Option<(Held, bool)> {
-        self.kept.get(of).map(|base| (base.held, base.deltas_follow))
+    /// Returns the version that is kept of a key or its series, and whether deltas of it may follow. Its identity says which one it is.
+    pub(super) fn find(&self, of: &Spreading) -> Option<(Held, bool)> {
+        self.kept.get(&kept_under(of)).map(|base| (base.held, base.deltas_follow))
     }
 
     /// Whether the version that is kept of a key was asked for later than at this time.
-    pub(super) fn is_newer(&self, of: &(LinkId, Tenant, Key), asked: Time) -> bool {
-        self.kept.get(of).is_some_and(|base| base.asked > asked)
+    pub(super) fn is_newer(&self, of: &Spreading, asked: Time) -> bool {
+        self.kept.get(&kept_under(of)).is_some_and(|base| base.asked > asked)
     }
 
     /// Keeps a version, to which the caller has a reference for this, in place of the one before. Returns what is given up.
     pub(super) fn keep(
         &mut self,
-        of: (LinkId, Tenant, Key),
+        of: Spreading,
         (held, deltas_follow): (Held, bool),
         (bytes, asked): (u64, Time),
     ) -> Vec<BlobId> {
+        let of = kept_under(&of);
         let mut given_up: Vec<_> = self.give_up(&of).into_iter().collect();
         self.next += 1;
         self.bytes += bytes;
@@ -81,9 +87,9 @@ impl Bases {
         given_up
     }
 
-    /// Gives up the version of a key.
-    pub(super) fn give_up(&mut self, of: &(LinkId, Tenant, Key)) -> Option<BlobId> {
-        let base = self.kept.remove(of)?;
+    /// Gives up the version of a key or its series.
+    pub(super) fn give_up(&mut self, of: &Spreading) -> Option<BlobId> {
+        let base = self.kept.remove(&kept_under(of))?;
         self.order.remove(&base.place);
         self.bytes -= base.bytes;
         Some(base.held.blob)
@@ -106,6 +112,7 @@ impl Bases {
 mod tests {
     use super::*;
     use crate::protocol::slab::Id;
+    use crate::tensor::Key;
     use std::num::NonZeroU64;
 
     #[test]
@@ -122,6 +129,13 @@ mod tests {
         assert_eq!(bases.give_up_oldest(Tenant::User(2)), Some(held(4).blob));
         assert_eq!(bases.give_up_oldest(Tenant::User(2)), None);
         assert_eq!(bases.give_up_all(|link, _| link == LinkId(1)), [held(3).blob]);
+        // Keys of one series, and of another rank.
+        let [first, next, other] =
+            ["s/rank-1/00000000000000a0", "s/rank-1/00000000000000a1", "s/rank-2/00000000000000a0"];
+        assert_eq!(bases.keep(of(1, first), (held(5), true), (10, Time(0))), []);
+        assert_eq!((bases.find(&of(1, next)), bases.find(&of(1, other))), (Some((held(5), true)), None));
+        assert_eq!(bases.keep(of(1, next), (held(6), true), (10, Time(0))), [held(5).blob]);
+        assert_eq!((bases.give_up(&of(1, first)), bases.find(&of(1, next))), (Some(held(6).blob), None));
         assert_eq!((bases.bytes(), bases.order.len(), bases.may_keep(101)), (0, 0, false));
         let keep = |n: usize| bases.keep(of(1, &n.to_string()), (held(n as u64 + 1), true), (0, Time(0)));
         let given_up: Vec<_> = (0..=MAX_BASES).flat_map(keep).collect();

@@ -209,6 +209,22 @@ impl Key {
         (self.reserved_for().is_none() && !parent.is_empty()).then(|| Key(parent.into()))
     }
 
+    /// The series of the key of a rank's shards: `STATE/rank-RANK/` and 16 hexadecimal digits, of which the last one stands for all.
+    /// The versions of a rank take turns under keys that differ in it alone. `None` for any other key.
+    #[must_use]
+    pub fn series(&self) -> Option<Key> {
+        let (rest, instance) = self.0.rsplit_once('/')?;
+        let (state, rank) = rest.rsplit_once("/rank-")?;
+        let is_instance = instance.len() == 16 && instance.bytes().all(|digit| digit.is_ascii_hexdigit());
+        let is_of_shards = is_instance && !state.is_empty() && rank.parse::<u32>().is_ok();
+        (is_of_shards && self.reserved_for().is_none()).then(|| Key(self.0[..self.0.len() - 1].into()))
+    }
+
+    /// The keys of the series that this is.
+    pub(crate) fn of_series(&self) -> impl Iterator<Item = Key> {
+        (0..16).map(move |turn| Key(format!("{self}{turn:x}").into()))
+    }
+
     /// What a reserved key is for, and the name there. `None` for a tensor's key.
     #[must_use]
     pub fn reserved_for(&self) -> Option<(ReservedFor, &str)> {
@@ -328,6 +344,21 @@ impl fmt::Display for Select {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn keys_of_the_shards_of_a_rank_are_one_series() {
+        let key = |text: &str| Key::new(text).unwrap();
+        let series = key("jobs/7/rank-3/00000000000000af").series().unwrap();
+        assert_eq!(series.as_str(), "jobs/7/rank-3/00000000000000a");
+        assert_eq!(key("jobs/7/rank-3/00000000000000a0").series(), Some(series.clone()));
+        assert!(series.of_series().all(|turn| turn.series().as_ref() == Some(&series)));
+        assert_eq!(series.of_series().count(), 16);
+        for other in ["policy", "p/rank-1/7", "p/rank-x/00000000000000ab", "/rank-1/00000000000000ab", series.as_str()]
+        {
+            assert_eq!(key(other).series(), None, "{other}");
+        }
+        assert_ne!(key("jobs/7/rank-4/00000000000000af").series(), Some(series));
+    }
 
     #[test]
     fn keys_have_1_to_512_bytes() {

@@ -9,7 +9,9 @@ use crate::plan::GatherList;
 use crate::protocol::ids::{BlobId, OperationId, RecordId, SlotId};
 use crate::protocol::spill::SpillId;
 use crate::protocol::tenant::Tenant;
-use crate::tensor::{BodyRange, Cut, Excerpt, Life, Packing, Retention, Select, Spill, TensorMeta, Until, Version};
+use crate::tensor::{
+    BodyRange, Cut, Excerpt, Key, Life, Packing, Retention, Select, Spill, TensorMeta, Until, Version,
+};
 use crate::time::Time;
 use crate::trace::TraceContext;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -405,19 +407,28 @@ impl Keys {
         shared.then(|| NonZeroU64::MIN.saturating_add(id.to_u64()))
     }
 
-    /// Proves the base of a version that is about to be published: its delta is one of what is published here under that number
-    /// and lies in the memory that the push has named. The delta of any other version is not sent.
+    /// Proves the base of a version that is about to be published: its delta is one of what is published here under that number,
+    /// under its key or another one of its [series](crate::tensor::Key::series), and lies in the memory that the push has named. The
+    /// delta of any other version is not sent.
     pub(crate) fn prove_base(&mut self, record: RecordId, blob: BlobId, only_by_number: bool) {
         let Some(b) = self.blobs.get(blob) else { return };
         let Some(Deltas::Of(DeltaOf { base, base_offset, .. })) = b.rare.as_ref().map(|rare| rare.deltas) else {
             return;
         };
-        let Picked::Blob(found) = self.pick(record, Select::Exactly(base)) else { return };
-        let is_it = self.blobs.get(found).is_some_and(|old| {
-            let lies_there = (old.segment, old.offset) == (b.segment, base_offset) && old.source.is_arena();
-            old.meta == b.meta && (lies_there || only_by_number)
-        });
-        let base = self.identity_of(found).filter(|_| is_it);
+        let is_it = |found: &BlobId| {
+            self.blobs.get(*found).is_some_and(|old| {
+                let lies_there = (old.segment, old.offset) == (b.segment, base_offset) && old.source.is_arena();
+                old.meta == b.meta && (lies_there || only_by_number)
+            })
+        };
+        let series = self.records.get(record).and_then(|record| record.key.series());
+        let others = series.iter().flat_map(Key::of_series).filter_map(|key| self.find(&key));
+        let found =
+            std::iter::once(record).chain(others).find_map(|record| match self.pick(record, Select::Exactly(base)) {
+                Picked::Blob(found) => Some(found).filter(is_it),
+                _ => None,
+            });
+        let base = found.and_then(|found| self.identity_of(found));
         if let Some(b) = self.blobs.get_mut(blob) {
             b.rare().base = base;
         }
