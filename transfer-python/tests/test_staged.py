@@ -68,6 +68,36 @@ def test_only_what_has_changed_is_copied(c, other) -> None:
     assert is_state(into, 2, 1, 1)
 
 
+# Promise: staged-states, seen to fail
+def test_only_ranges_that_have_changed_are_copied(nodes) -> None:
+    chunk, shape = 256 << 10, (300, 1024)
+    with td.connect(nodes[0].path) as giver, td.connect(nodes[1].path) as reader:
+        follow, w = reader.state_subscriber("ranges"), np.zeros(shape, "float32")
+        numpy, buffer = {"w": np.ones(shape, "float32")}, {"w": reader.empty(shape)}
+        last = w.nbytes
+        assert last > 4 * chunk and last % chunk != 0
+        for version, (places, ranges) in enumerate(
+            [((), [(0, last)]), ((0, 70_000), [(0, 2 * chunk)]), ((70_000, -1), [(chunk, 2 * chunk), (4 * chunk, last)])], 1
+        ):
+            for place in places:
+                w.reshape(-1)[place] = version
+            giver.push_state("ranges", {"w": w}, version=version, delta_of=version - 1)
+            staged = follow.stage().wait(GIVE_UP)
+            assert (staged.changed, staged.changed_ranges) == (["w"], {"w": ranges})
+            landed = staged.commit(numpy)
+            assert landed.copied == sum(end - begin for begin, end in ranges) and landed.landings == {"w": MOVED}
+            assert np.array_equal(numpy["w"], w) and staged.changed_ranges == {"w": ranges}
+            # To other memory all is copied.
+            assert staged.commit(buffer).copied == last and np.array_equal(buffer["w"].numpy(), w)
+            assert staged.commit(numpy).copied == last
+        # What does not lie in one piece is copied as a whole.
+        wide = {"w": np.zeros((300, 2048), "float32")[:, ::2]}
+        assert staged.commit(wide).copied == last
+        w[0, 0] = 77
+        giver.push_state("ranges", {"w": w})
+        assert follow.stage().wait(GIVE_UP).commit(wide).copied == last and np.array_equal(wide["w"], w)
+
+
 # Promise: staged-states
 def test_other_memory_gets_all(c, other) -> None:
     follow, into = other.state_subscriber("policy"), empty()

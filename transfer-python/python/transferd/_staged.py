@@ -20,11 +20,14 @@ from ._versions import AsyncSubscriber, Subscriber
 
 _Path = tuple[Any, ...]
 
+_CHUNK_BYTES = 256 << 10
+"""The length of what is compared and copied for itself of a tensor. A digest of it takes a hundred times as long as a call of one."""
+
 
 class _Committed(NamedTuple):
     """What was committed of one tensor, and where to."""
 
-    digest: bytes
+    digests: tuple[bytes, ...]
     place: tuple[object, ...]
     is_same_memory: Callable[[Any], bool]
 
@@ -33,13 +36,13 @@ class _Arrived(NamedTuple):
     """A version that is there."""
 
     state: State
-    digests: dict[_Path, bytes]
+    digests: dict[_Path, tuple[bytes, ...]]
 
 
 def _arrived(state: State) -> _Arrived:
     found = list(_tensors(state, ()))
     # Tied ones are one object.
-    digests = {id(tensor): _digest(tensor) for tensor in {id(tensor): tensor for _, tensor in found}.values()}
+    digests = {id(tensor): _digests(tensor) for tensor in {id(tensor): tensor for _, tensor in found}.values()}
     return _Arrived(state, {path: digests[id(tensor)] for path, tensor in found})
 
 
@@ -54,14 +57,36 @@ def _tensors(value: Any, path: _Path) -> Iterator[tuple[_Path, Tensor]]:
             yield from _tensors(item, (*path, at))
 
 
-def _digest(tensor: Tensor) -> bytes:
-    """What two tensors have in common that are equal in type, shape and bytes, and no others: another worker has made the bytes, so nobody may be able to
-    find two that collide. hashlib lets go of the interpreter's lock."""
-    digest = hashlib.blake2b(repr((tensor.dtype, tensor.shape)).encode(), digest_size=32)
-    if tensor.nbytes > 0:
-        # Between the elements of a slice lie others.
-        digest.update(view(tensor).tobytes() if tensor._is_slice else memoryview(tensor._raw()))
-    return digest.digest()
+def _at(state: Any, path: _Path) -> Tensor:
+    for step in path:
+        state = state[step]
+    return cast(Tensor, state)
+
+
+def _digests(tensor: Tensor) -> tuple[bytes, ...]:
+    """What two tensors have in common that are equal in type, shape and bytes, and no others, and behind that what their chunks have: another worker has made
+    the bytes, so nobody may be able to find two that collide. hashlib lets go of the interpreter's lock."""
+    described = repr((tensor.dtype, tensor.shape)).encode()
+    if tensor.nbytes == 0:
+        return (described,)
+    # Between the elements of a slice lie others.
+    raw = memoryview(view(tensor).tobytes() if tensor._is_slice else tensor._raw()).cast("B")
+    chunks = range(0, raw.nbytes, _CHUNK_BYTES)
+    return (described, *(hashlib.blake2b(raw[at : at + _CHUNK_BYTES], digest_size=32).digest() for at in chunks))
+
+
+def _ranges(old: tuple[bytes, ...] | None, new: tuple[bytes, ...], nbytes: int) -> list[tuple[int, int]]:
+    """The ranges of a tensor's bytes that differ: begin and end, in chunks. Without an old one of the same type and shape it is all."""
+    if old is None or old[0] != new[0]:
+        return [(0, nbytes)] if nbytes > 0 else []
+    ranges: list[tuple[int, int]] = []
+    for at, (before, now) in enumerate(zip(old[1:], new[1:], strict=True)):
+        if before != now:
+            begin, end = at * _CHUNK_BYTES, min((at + 1) * _CHUNK_BYTES, nbytes)
+            if ranges and ranges[-1][1] == begin:
+                begin = ranges.pop()[0]
+            ranges.append((begin, end))
+    return ranges
 
 
 def _memory(target: Any) -> Callable[[Any], bool]:
@@ -93,7 +118,7 @@ class _Staging:
         self._committed = committed
         self._found: _Arrived | None = None
         self._error: BaseException | None = None
-        self._changed: list[str] | None = None
+        self._changed: dict[str, list[tuple[int, int]]] | None = None
 
     def _here(self) -> _Arrived:
         if self._error is not None:
@@ -121,33 +146,46 @@ class _Staging:
     def changed(self) -> list[str]:
         """The names of the tensors that differ from what the subscriber has committed last: of all, where it has not committed them. After its own
         `commit`: from what was committed before that."""
+        return list(self.changed_ranges)
+
+    @property
+    def changed_ranges(self) -> dict[str, list[tuple[int, int]]]:
+        """Of each tensor of `changed` the ranges of its bytes, row-major, that differ: begin and end, rounded to multiples of 256 KiB."""
         if self._changed is not None:
             return self._changed
         known = self._committed
-        found = self._here().digests.items()
-        return [_tree.joined(path) for path, digest in found if path not in known or known[path].digest != digest]
+        changed: dict[str, list[tuple[int, int]]] = {}
+        for path, digests in self._here().digests.items():
+            old = known[path].digests if path in known else None
+            if old != digests:
+                name = _tree.joined(path)
+                while name in changed:
+                    name += "~"
+                changed[name] = _ranges(old, digests, _at(self._here().state, path).nbytes)
+        return changed
 
     def commit(self, into: Mapping[Any, Any]) -> Landed:
-        """Copies the state into one that has the same entries, as `State.copy_into` does, but for tensors that were committed to the same memory before
-        with the same values. It asks no other process, so it cannot fail for want of a peer.
+        """Copies the state into one that has the same entries, as `State.copy_into` does, but for what was committed to the same memory before with the same
+        values: tensors, and ranges of tensors where both lie in one piece in the host's memory. It asks no other process, so it cannot fail for want of a peer.
 
         What others write there is not seen: `state.copy_into` copies all. Raises what that raises, before the first array is written; the error of the
         fetch; and `Timeout` with the code "not_staged" where the version is not there yet.
         """
         state, digests = self._here()
-        changed, copied = self.changed, 0
+        changed, copied = self.changed_ranges, 0
         landings = []
         for copy in planned(state, into).copies:
-            digest, known = digests[copy.path], self._committed.get(copy.path)
-            if known is not None and known[:2] == (digest, copy.place) and known.is_same_memory(copy.target):
+            now, known = digests[copy.path], self._committed.get(copy.path)
+            is_there = known is not None and known.place == copy.place and known.is_same_memory(copy.target)
+            ranges = _ranges(known.digests if known is not None and is_there else None, now, copy.tensor.nbytes)
+            if is_there and not ranges:
                 landings.append((copy, "not copied: it has these values since an earlier commit"))
                 continue
             # One that fails half-way leaves nothing that is known.
             self._committed.pop(copy.path, None)
-            copy.make()
-            self._committed[copy.path] = _Committed(digest, copy.place, _memory(copy.target))
+            copied += copy.make_ranges(ranges)
+            self._committed[copy.path] = _Committed(now, copy.place, _memory(copy.target))
             landings.append((copy, copy.landing()))
-            copied += copy.tensor.nbytes
         self._changed = changed
         return landed(landings, copied)
 

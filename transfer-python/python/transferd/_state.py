@@ -91,6 +91,20 @@ class Copy(NamedTuple):
     def make(self) -> None:
         _copy(self.tensor, self.target)
 
+    def make_ranges(self, ranges: list[tuple[int, int]]) -> int:
+        """Makes the copy of these ranges of its bytes, or of all where it or what is written does not lie in one piece in the host's memory. Returns how
+        many bytes it has copied."""
+        nbytes: int = self.tensor.nbytes
+        is_part = ranges != [(0, nbytes)] and not self.tensor._is_slice
+        flat = _flat(self.target, nbytes) if is_part else None
+        if flat is None:
+            self.make()
+            return nbytes
+        source = memoryview(self.tensor._raw()).cast("B")
+        for begin, end in ranges:
+            flat[begin:end] = source[begin:end]
+        return sum(end - begin for begin, end in ranges)
+
     def landing(self) -> str:
         """How the copy was made, and why the tensor has not landed there at once."""
         report = self.tensor.report
@@ -245,6 +259,18 @@ def described(value: Any) -> tuple[str, tuple[int, ...]]:
 
 def words(description: tuple[str, tuple[int, ...]]) -> str:
     return f"{description[0]} {list(description[1])}"
+
+
+def _flat(target: Any, nbytes: int) -> Any:
+    """The bytes of a target, if they lie in one piece in the host's memory and are as many."""
+    flat: Any
+    if isinstance(target, Held):
+        flat = target.view.cast("B")
+    elif _torch.is_tensor(target):
+        flat = _torch.flat(target)
+    else:
+        flat = target.reshape(-1).view("uint8") if target.flags.c_contiguous else None
+    return flat if flat is not None and flat.nbytes == nbytes else None
 
 
 def _copy(tensor: Tensor, target: Any) -> None:

@@ -58,7 +58,7 @@ def assign(target: Any, source: Any) -> None:
     import torch
 
     with torch.no_grad():
-        if (to := _flat(target)) is not None and (of := _flat(source)) is not None:
+        if (to := flat(target)) is not None and (of := flat(source)) is not None:
             to[:] = of
             return
         target, source = (it if is_tensor(it) else it.torch() for it in (target, source))
@@ -68,7 +68,7 @@ def assign(target: Any, source: Any) -> None:
         target.copy_(source)
 
 
-def _flat(value: Any) -> Any:
+def flat(value: Any) -> Any:
     """The bytes of a tensor or buffer on the CPU that lies in one piece, as an array of numpy that shares its memory."""
     try:
         import numpy
