@@ -7,9 +7,13 @@ the gate, before the weights change. Every tensor of the model carries the numbe
 that no output depends on, so that a state of two versions would be noticed. The check: no replica ever saw one, each
 saw several versions, their numbers only rose, and the last one equals the trainer's weights.
 
-    examples/python/weight_sync.py [--socket PATH] [--replicas N] [--steps N]
+    examples/python/weight_sync.py [--socket PATH] [--replicas N] [--steps N] [--deltas]
 
 Without --socket a sidecar runs inside of the trainer's process. It ends with 1 where the check fails.
+
+With --deltas each replica has a sidecar of its own, as on another host, and gets what has changed. The trainer keeps its weights in F32, and publishes copies
+in BF16: in a step of post-training most of those stay as they were, since they have fewer bits than the step changes. It prints how many do not. The check:
+each version at each replica has the bits that were pushed, and all but the first came as a delta.
 """
 
 from __future__ import annotations
@@ -29,6 +33,10 @@ INPUTS, HIDDEN, OUTPUTS, ROWS = 32, 256, 8, 64
 SEEN = 5
 # How many seconds the processes may take to start.
 START = 120
+# How far Adam moves a weight in a step: with --deltas as in post-training.
+RATE, SMALL_RATE = 0.01, 3e-6
+# A sidecar with --deltas: nothing is read by reference, so everything moves.
+NODE = {"listen": "127.0.0.1:0", "shm": "off", "verbs": "off"}
 
 torch.set_num_threads(1)
 
@@ -87,9 +95,66 @@ def replica(path: str, mine: int, replicas: int) -> None:
         c.barrier("done", replicas + 1).wait()
 
 
+def lowered(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The weights that replicas compute with."""
+    return {name: value.to(torch.bfloat16) for name, value in model.state_dict().items()}
+
+
+def bits(weights: Mapping[str, torch.Tensor]) -> str:
+    """What tells weights apart that differ in one bit."""
+    return hashlib.sha256(b"".join(value.contiguous().view(torch.uint8).numpy().tobytes() for value in weights.values())).hexdigest()
+
+
+def distant_replica(directory: str, mine: int, replicas: int) -> None:
+    found, deltas, is_last = [], 0, False
+    with td.embedded(arena="1MiB", sidecar={"node": f"replica-{mine}", "directory": directory, **NODE}) as c:
+        step = c.barrier("step", replicas + 1)
+        step.wait(timeout=START)
+        while not is_last:
+            state = c.fetch_state("policy", at_least=len(found) + 1)
+            found.append(bits({name: tensor.torch() for name, tensor in state["weights"].items()}))
+            deltas += state.report.delta > 0
+            is_last = state["last"]
+            step.wait()
+        c.push(f"result/{mine}", " ".join([str(deltas), *found]).encode())
+        step.wait()
+
+
+def train_with_deltas(c: td.Client, replicas: int, steps: int) -> bool:
+    model = Policy()
+    optimizer = torch.optim.Adam(model.parameters(), lr=SMALL_RATE)
+    inputs, wanted = torch.randn(ROWS, INPUTS), torch.randn(ROWS, OUTPUTS)
+    ready = c.barrier("step", replicas + 1)
+    ready.wait(timeout=START)
+    losses, pushed, compared, changed, sent, whole = [], [], 0, 0, 0, 0
+    for step in range(1, steps + 1):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(model(inputs), wanted)
+        loss.backward()
+        optimizer.step()
+        weights = lowered(model)
+        report = c.push_state("policy", {"weights": weights, "last": step == steps}, version=step, delta_of=step - 1)
+        # There is nothing of which the first could be a delta.
+        if step > 1:
+            compared, changed = compared + report.delta.compared, changed + report.delta.changed
+            sent, whole = sent + report.delta.bytes, whole + report.report.bytes
+        losses.append(loss.item())
+        pushed.append(bits(weights))
+        ready.wait()
+
+    results = [bytes(c.fetch(f"result/{mine}")).decode().split() for mine in range(replicas)]
+    same, deltas = all(found == pushed for _, *found in results), [int(deltas) for deltas, *_ in results]
+    ready.wait()
+    print(
+        f"{steps} versions in BF16; {100 * changed / max(compared, 1):.2f} % of the elements change in a step; deltas have {sent} bytes in place of {whole};"
+        f" the replicas got {deltas} deltas, and the bits that were pushed: {same}"
+    )
+    return same and deltas == [steps - 1] * replicas and losses[-1] < losses[0]
+
+
 def train(c: td.Client, processes: list[SpawnProcess], steps: int) -> bool:
     model, replicas = Policy(), len(processes)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
     shared = td.nn.share_(c, model)
     inputs, wanted = torch.randn(ROWS, INPUTS), torch.randn(ROWS, OUTPUTS)
     counters = [c.counter(f"seen/{mine}") for mine in range(replicas)]
@@ -121,16 +186,18 @@ def main() -> bool:
     arguments.add_argument("--socket", help="the sidecar's; without it one runs in this process")
     arguments.add_argument("--replicas", type=int, default=2)
     arguments.add_argument("--steps", type=int, default=200)
+    arguments.add_argument("--deltas", action="store_true", help="replicas on nodes of their own, which get what has changed")
     given = arguments.parse_args()
+    if given.deltas and given.socket:
+        arguments.error("--deltas starts its own sidecars, and takes no --socket")
 
-    with td.connect(given.socket) if given.socket else td.embedded() as c:
+    with td.connect(given.socket) if given.socket else td.embedded(sidecar={"node": "trainer", **NODE} if given.deltas else None) as c:
         context = multiprocessing.get_context("spawn")
-        processes = [
-            context.Process(target=replica, args=(c.path, mine, given.replicas)) for mine in range(given.replicas)
-        ]
+        target, where = (distant_replica, f"http://{td.embedded_address()}") if given.deltas else (replica, c.path)
+        processes = [context.Process(target=target, args=(where, mine, given.replicas)) for mine in range(given.replicas)]
         for process in processes:
             process.start()
-        holds = train(c, processes, given.steps)
+        holds = train_with_deltas(c, given.replicas, given.steps) if given.deltas else train(c, processes, given.steps)
         for process in processes:
             process.join()
     return holds and all(process.exitcode == 0 for process in processes)

@@ -19,6 +19,7 @@ from test_examples import recipes, run_example, run_recipe
         ("digits_torch", ["--workers", "3", "--steps", "20"]),
         ("weight_sync", []),
         ("weight_sync", ["--replicas", "3", "--steps", "20"]),
+        ("weight_sync", ["--deltas", "--steps", "50"]),
         ("jax_dlpack", []),
         ("loader_torch", []),
         ("loader_torch", ["--workers", "1", "--epochs", "3"]),
@@ -33,6 +34,7 @@ def test_an_example_with_torch_or_jax_ends_well(name, arguments):
 BROKEN = {
     "digits_torch": "example.alone = lambda *_: example.new_model()",
     "weight_sync": "example.digest = lambda model: str(id(model))",
+    "weight_sync --deltas": "example.bits = lambda weights: str(id(weights))",
     "jax_dlpack": "example.np.allclose = lambda *_, **__: False",
     "loader_torch": "example.expected = lambda index: torch.zeros(len(index), example.COLUMNS)",
 }
@@ -40,9 +42,9 @@ BROKEN = {
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_an_example_whose_check_fails_ends_with_1(name):
-    folder = str(ROOT / "examples/python")
-    script = f"import sys; sys.path.insert(0, {folder!r}); import torch, {name} as example\n{BROKEN[name]}\n"
-    script += "if __name__ == '__main__': sys.argv = ['example']; sys.exit(0 if example.main() else 1)"
+    folder, (program, *arguments) = str(ROOT / "examples/python"), name.split()
+    script = f"import sys; sys.path.insert(0, {folder!r}); import torch, {program} as example\n{BROKEN[name]}\n"
+    script += f"if __name__ == '__main__': sys.argv = {['example', *arguments]}; sys.exit(0 if example.main() else 1)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=10 * GIVE_UP)
     assert (done.returncode, done.stderr) == (1, ""), done.stdout + done.stderr
 
