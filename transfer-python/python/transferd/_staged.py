@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from typing import Any, NamedTuple, Self, cast
 
 from . import _calls, _native, _torch, _tree
-from ._arrays import view
+from ._arrays import packed, view
 from ._calls import FetchOptions
 from ._errors import Invalid, make
 from ._native import Pending, Tensor
@@ -70,7 +70,8 @@ def _digests(tensor: Tensor) -> tuple[bytes, ...]:
     if tensor.nbytes == 0:
         return (described,)
     # Between the elements of a slice lie others.
-    raw = memoryview(view(tensor).tobytes() if tensor._is_slice else tensor._raw()).cast("B")
+    is_packed = tensor.dtype in _native._PACKED
+    raw = memoryview((packed if is_packed else view)(tensor).tobytes() if tensor._is_slice else tensor._raw()).cast("B")
     chunks = range(0, raw.nbytes, _CHUNK_BYTES)
     return (described, *(hashlib.blake2b(raw[at : at + _CHUNK_BYTES], digest_size=32).digest() for at in chunks))
 

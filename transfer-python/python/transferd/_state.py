@@ -262,14 +262,15 @@ def words(description: tuple[str, tuple[int, ...]]) -> str:
 
 
 def _flat(target: Any, nbytes: int) -> Any:
-    """The bytes of a target, if they lie in one piece in the host's memory and are as many."""
+    """The bytes of a target, if they lie in one piece in the host's memory, are as many, and are those of a tensor."""
     flat: Any
     if isinstance(target, Held):
         flat = target.view.cast("B")
     elif _torch.is_tensor(target):
         flat = _torch.flat(target)
     else:
-        flat = target.reshape(-1).view("uint8") if target.flags.c_contiguous else None
+        # An element type of the other byte order has the same name.
+        flat = target.reshape(-1).view("uint8") if target.dtype.isnative and target.flags.c_contiguous else None
     return flat if flat is not None and flat.nbytes == nbytes else None
 
 
