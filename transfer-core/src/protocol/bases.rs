@@ -6,6 +6,7 @@ use super::relays::Spreading;
 use super::tenant::Tenant;
 use super::transfers::Held;
 use crate::fabric::LinkId;
+use crate::tensor::Version;
 use crate::time::Time;
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
@@ -34,6 +35,7 @@ pub(super) struct Bases {
 
 struct Base {
     held: Held,
+    version: Version,
     /// When the owner was asked for it.
     asked: Time,
     deltas_follow: bool,
@@ -66,19 +68,24 @@ impl Bases {
         self.kept.get(&kept_under(of)).is_some_and(|base| base.asked > asked)
     }
 
-    /// Keeps a version, to which the caller has a reference for this, in place of the one before. Returns what is given up.
+    /// Keeps a version, to which the caller has a reference for this, in place of the one before. Returns what is given up: the version
+    /// itself if a later one of its series is kept, which has come before it. Under one key a lower version is one of a new beginning.
     pub(super) fn keep(
         &mut self,
         of: Spreading,
+        version: Version,
         (held, deltas_follow): (Held, bool),
         (bytes, asked): (u64, Time),
     ) -> Vec<BlobId> {
-        let of = kept_under(&of);
+        let (is_series, of) = (of.2.series().is_some(), kept_under(&of));
+        if is_series && self.kept.get(&of).is_some_and(|kept| kept.version > version) {
+            return vec![held.blob];
+        }
         let mut given_up: Vec<_> = self.give_up(&of).into_iter().collect();
         self.next += 1;
         self.bytes += bytes;
         self.order.insert(self.next, of.clone());
-        self.kept.insert(of, Base { held, asked, deltas_follow, bytes, place: self.next });
+        self.kept.insert(of, Base { held, version, asked, deltas_follow, bytes, place: self.next });
         while (self.bytes > self.limit || self.kept.len() > MAX_BASES)
             && let Some(of) = self.order.first_key_value().map(|(_, of)| of.clone())
         {
@@ -120,24 +127,32 @@ mod tests {
         let mut bases = Bases::new(100);
         let held = |n: u64| Held { blob: Id::from_u64(n), identity: NonZeroU64::new(n).unwrap() };
         let of = |link, text: &str| (LinkId(link), Tenant::User(link), Key::new(text).unwrap());
-        assert_eq!(bases.keep(of(1, "a"), (held(1), true), (40, Time(0))), []);
-        assert_eq!(bases.keep(of(1, "b"), (held(2), true), (40, Time(0))), []);
-        assert_eq!(bases.keep(of(1, "a"), (held(3), false), (40, Time(0))), [held(1).blob]);
-        assert_eq!(bases.keep(of(2, "a"), (held(4), true), (40, Time(0))), [held(2).blob], "the oldest is given up");
+        assert_eq!(bases.keep(of(1, "a"), Version(1), (held(1), true), (40, Time(0))), []);
+        assert_eq!(bases.keep(of(1, "b"), Version(2), (held(2), true), (40, Time(0))), []);
+        assert_eq!(bases.keep(of(1, "a"), Version(3), (held(3), false), (40, Time(0))), [held(1).blob]);
+        assert_eq!(bases.keep(of(2, "a"), Version(4), (held(4), true), (40, Time(0))), [held(2).blob], "the oldest is given up");
         assert_eq!((bases.find(&of(1, "a")), bases.find(&of(1, "b"))), (Some((held(3), false)), None));
         assert_eq!(bases.bytes(), 80);
+        // A key that has begun again.
+        assert_eq!(bases.keep(of(1, "a"), Version(1), (held(9), false), (40, Time(0))), [held(3).blob]);
+        assert_eq!(bases.keep(of(1, "a"), Version(3), (held(3), false), (40, Time(0))), [held(9).blob]);
         assert_eq!(bases.give_up_oldest(Tenant::User(2)), Some(held(4).blob));
         assert_eq!(bases.give_up_oldest(Tenant::User(2)), None);
         assert_eq!(bases.give_up_all(|link, _| link == LinkId(1)), [held(3).blob]);
         // Keys of one series, and of another rank.
         let [first, next, other] =
             ["s/rank-1/00000000000000a0", "s/rank-1/00000000000000a1", "s/rank-2/00000000000000a0"];
-        assert_eq!(bases.keep(of(1, first), (held(5), true), (10, Time(0))), []);
+        assert_eq!(bases.keep(of(1, first), Version(5), (held(5), true), (10, Time(0))), []);
         assert_eq!((bases.find(&of(1, next)), bases.find(&of(1, other))), (Some((held(5), true)), None));
-        assert_eq!(bases.keep(of(1, next), (held(6), true), (10, Time(0))), [held(5).blob]);
+        assert_eq!(bases.keep(of(1, next), Version(6), (held(6), true), (10, Time(0))), [held(5).blob]);
+        // One that is late does not take the place of a later one.
+        assert_eq!(bases.keep(of(1, other), Version(6), (held(7), true), (10, Time(0))), []);
+        assert_eq!(bases.keep(of(1, first), Version(5), (held(8), true), (10, Time(0))), [held(8).blob]);
+        assert_eq!((bases.find(&of(1, next)), bases.bytes()), (Some((held(6), true)), 20));
+        assert_eq!(bases.give_up(&of(1, other)), Some(held(7).blob));
         assert_eq!((bases.give_up(&of(1, first)), bases.find(&of(1, next))), (Some(held(6).blob), None));
         assert_eq!((bases.bytes(), bases.order.len(), bases.may_keep(101)), (0, 0, false));
-        let keep = |n: usize| bases.keep(of(1, &n.to_string()), (held(n as u64 + 1), true), (0, Time(0)));
+        let keep = |n: usize| bases.keep(of(1, &n.to_string()), Version(1), (held(n as u64 + 1), true), (0, Time(0)));
         let given_up: Vec<_> = (0..=MAX_BASES).flat_map(keep).collect();
         assert_eq!(
             (given_up, bases.kept.len()),

@@ -57,7 +57,7 @@ impl Fetching<'_> {
         let bytes = bytes.filter(|bytes| self.bases.may_keep(*bytes));
         let given_up = match held.zip(bytes) {
             Some((held, bytes)) if self.keys.hold(held.blob).is_some() => {
-                self.bases.keep(of, (held, header.deltas_follow), (bytes, asked))
+                self.bases.keep(of, header.version, (held, header.deltas_follow), (bytes, asked))
             }
             _ => self.bases.give_up(&of).into_iter().collect(),
         };
