@@ -7,8 +7,8 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 use tokio::runtime::Builder;
 use transfer_client::{
-    BlockingClient, Client, DType, FailureCode, FetchedBundle, NoDelta, PushedDelta, PushedShards, Rank, Report, Shard,
-    TensorMut, s,
+    BlockingClient, BundleTensor, Client, DType, FailureCode, FetchedBundle, NoDelta, PushedDelta, PushedShards, Rank,
+    Report, Shard, TensorMut, s,
 };
 use transfer_tests::{Carrier, Scene, poll};
 
@@ -443,4 +443,74 @@ fn sidecar_without_room_for_bases_gets_whole_shards() {
         drop((ranks, far));
         scene.end();
     }
+}
+
+/// A pool that has room for the shards of one rank and a half.
+const POOL: [&str; 8] = ["--listen", "127.0.0.1:0", "--verbs", "off", "--shm", "off", "--pool-bytes", "768KiB"];
+
+// Promise: deltas, seen to fail
+#[test]
+fn shards_of_a_rank_do_not_stay_in_a_pool_that_has_no_room_for_all_ranks() {
+    let scene = Scene::exactly(&[&POOL[..6], &POOL]);
+    let (ranks, far) = (two_ranks(&scene), connect(scene.nodes[1].socket(), "far"));
+    for version in 1..=2 {
+        for (rank, client) in (0..).zip(&ranks) {
+            push_rank(client, rank, (version, 0), version - 1);
+            // A tensor that this rank has alone, and that is longer than a bucket.
+            let mut own = client.allocate(DType::BF16, [ROWS, COLUMNS]).expect("room");
+            own.as_mut_bytes().copy_from_slice(&rows(rank, version));
+            let shards = [Shard::new(format!("w{rank}"), [ROWS, COLUMNS], [0, 0], own)];
+            let push = client.push_shards("own", version, Rank { rank, world_size: 2 }, shards).delta_of(version - 1);
+            push.timeout(Duration::from_secs(20)).call().expect("pushed");
+        }
+        let bundle = far.fetch_sharded("policy").at_least(version).call().expect("fetched");
+        check_shards(&bundle, version);
+        let own = far.fetch_sharded("own").at_least(version).bucket_bytes(128 << 10).call().expect("fetched");
+        for rank in 0..2 {
+            assert!(own.get(&format!("w{rank}")).expect("it has it").as_bytes() == rows(rank, version));
+        }
+    }
+    drop((ranks, far));
+    scene.end();
+}
+
+// Promise: deltas, seen to fail
+#[test]
+fn rank_is_not_gone_where_there_is_no_room_for_all_of_its_shards() {
+    let scene = Scene::exactly(&[&POOL[..6], &POOL]);
+    let (ranks, far) = (two_ranks(&scene), connect(scene.nodes[1].socket(), "far"));
+    let taken = ranks[0].allocate(DType::U8, [400 << 10]).expect("room");
+    ranks[0].push_tensor("taken", taken).call().expect("pushed");
+    let taken = far.fetch("taken").call().expect("fetched");
+    for (rank, client) in (0..).zip(&ranks) {
+        push_rank(client, rank, (1, 0), 0);
+    }
+    let bundle = far.fetch_sharded("policy").bucket_bytes(64 << 10).timeout(Duration::from_secs(60)).call();
+    check_shards(&bundle.expect("fetched in buckets"), 1);
+    drop((taken, ranks, far));
+    scene.end();
+}
+
+// Promise: deltas, seen to fail
+#[test]
+fn shards_have_no_delta_of_what_was_before_a_push_that_failed() {
+    let scene = Scene::two();
+    let (ranks, far) = (two_ranks(&scene), connect(scene.b().socket(), "far"));
+    let large = vec![0_u8; 70 << 20];
+    for version in 1..=4 {
+        if version == 3 {
+            let bytes = BundleTensor::from_bytes(DType::U8, [70 << 20], &large).expect("its length");
+            let shards = [Shard::new("w", [70 << 20], [0], bytes)];
+            let failed = ranks[0].push_shards("policy", version, Rank { rank: 0, world_size: 2 }, shards).delta_of(2);
+            failed.timeout(Duration::from_secs(1)).call().expect_err("the arena has 64 MiB");
+        }
+        for (rank, client) in (0..).zip(&ranks) {
+            let delta = pushed(push_rank(client, rank, (version, 0), version - 1).pushed.delta);
+            let has_none = version == 1 || (version, rank) == (3, 0);
+            assert_eq!(delta.whole, has_none.then_some(NoDelta::NoBase), "version {version} of rank {rank}");
+        }
+        check_shards(&far.fetch_sharded("policy").at_least(version).call().expect("fetched"), version);
+    }
+    drop((ranks, far));
+    scene.end();
 }

@@ -68,7 +68,8 @@ impl<'a> Assembly<'a> {
                 return Err(BundleError::WrongLength { expected_bytes, found_bytes }.into());
             }
             self.report.bytes += expected.len_bytes();
-            if ask.is_all(self.plan, &part.asked) && slice.is_contiguous() {
+            // All or none: one part would keep all of the others in the pool.
+            if ask.is_direct && slice.is_contiguous() {
                 self.direct[at] = Some(slice.clone());
                 continue;
             }

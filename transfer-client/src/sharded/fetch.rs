@@ -5,11 +5,11 @@ use super::assembly::{Assembly, no_memory, own_memory};
 use super::into::{IntoMemory, Question, never};
 use super::known::KnownShards;
 use super::layouts::{ABSENT, gone, is_absent, of_manifest};
-use super::plan::{GlobalTensor, Holder, Target};
+use super::plan::{GlobalTensor, Target};
 use super::plans::{Plan, PlanOf};
 use super::proof::ShardProof;
 use super::records::{DIGESTS, RankLayout, shards_key};
-use super::requests::{Ask, Asked, Output, asks};
+use super::requests::{Ask, Asked, Choice, Output, asks};
 use super::roster::{self, Awaited, Hold, Manifest, is_late};
 use crate::bundle::{FetchedBundle, FetchedSlices, Wanted, take_bundle};
 use crate::digest::Proving;
@@ -403,8 +403,7 @@ impl OfState {
         Ok(Output { name: name.clone(), tensor: tensor.clone(), target, meta, at: 0 })
     }
 
-    /// Plans requests for what is missing: for each piece to the nearest rank that has it, and among those to the one that is asked
-    /// for the least. Of ranks that are asked for all of their shards `together`, that is the first: so fewer of them are asked.
+    /// Plans requests for what is missing, with ranks that may be asked for all of their shards `together`.
     fn asks(
         &self,
         manifest: &Manifest,
@@ -413,20 +412,8 @@ impl OfState {
         (bucket_bytes, together): (u64, &[Arc<RankLayout>]),
         absent: &Absent,
     ) -> Result<Vec<Ask>, Error> {
-        let mut load = vec![0_u64; manifest.ranks.len()];
-        let choose = |holders: &[Holder], elements: u64| {
-            let best = |holder: &&Holder| {
-                let Holder { rank, .. } = holder;
-                let node = &manifest.ranks[*rank as usize].node;
-                (absent.silent.contains(rank), *node != self.node, load[*rank as usize])
-            };
-            let holder = holders.iter().filter(|holder| !absent.gone.contains_key(&holder.rank)).min_by_key(best)?;
-            if !together.get(holder.rank as usize).is_some_and(|layout| layout.kinds.has_deltas) {
-                load[holder.rank as usize] += elements;
-            }
-            Some(*holder)
-        };
-        asks(outputs, missing, bucket_bytes, together, choose).map_err(|(output, hole)| {
+        let choice = Choice::new(&manifest.ranks, &self.node, absent);
+        asks(outputs, missing, bucket_bytes, together, choice).map_err(|(output, hole)| {
             let Output { name, tensor, .. } = &outputs[output];
             let (name, range) = (name.as_str().to_owned(), hole.to_string());
             match tensor.holders_in(&hole).find_map(|rank| absent.gone.get_key_value(&rank)) {
@@ -482,6 +469,7 @@ impl OfState {
                         proof.take(ask, &slices);
                     }
                     Ok(Brought::Landed(report)) => result.note(ask.bytes, &report),
+                    Err(e) if is_for_buckets(ask, &e) && !io.left(Duration::MAX).is_zero() => failed.push((ask, e)),
                     Err(e) if is_too_large(&e) => failed.push((ask, e)),
                     // Not where it is the time of this call that is over.
                     Err(e) if is_absent(&e) && !io.left(Duration::MAX).is_zero() => {
@@ -509,7 +497,7 @@ impl OfState {
             for (ask, error) in failed {
                 match is_too_large(&error) {
                     // Its shards come in buckets, of which none is a delta.
-                    true if ask.is_whole => {}
+                    _ if is_for_buckets(ask, &error) => {}
                     true if bucket_bytes < 2 * MIN_REQUEST_BYTES => return Err(error),
                     true => bucket_bytes = (bucket_bytes / 2).min(ask.bytes / 2).max(MIN_REQUEST_BYTES),
                     false => absent.add(ask.rank, error),
@@ -589,6 +577,12 @@ fn is_said(error: &Error) -> bool {
 
 fn is_too_large(error: &Error) -> bool {
     matches!(error, Error::Failed(failure) if does_not_fit(failure))
+}
+
+/// Whether all shards of a rank had no room together: in the pool, or in what others have left of it in time. One that is silent is absent.
+fn is_for_buckets(ask: &Ask, error: &Error) -> bool {
+    let code = error.failure_code();
+    ask.is_whole && (is_too_large(error) || matches!(code, Some(FailureCode::PoolFull | FailureCode::Deadline)))
 }
 
 /// Whether a newer version may have taken the place of the one that was fetched.

@@ -78,7 +78,12 @@ fn read(manifest: &Manifest) -> (u64, u64, u64) {
 
 /// A number that nobody else has, with a hexadecimal digit for a place: the keys of its versions are a [series](Key::series).
 fn new_instance() -> u64 {
-    crate::unique::number() & !0xf
+    series_of(crate::unique::number())
+}
+
+/// An instance without the place of a version.
+fn series_of(instance: u64) -> u64 {
+    instance & !0xf
 }
 
 impl KnownShards {
@@ -245,9 +250,12 @@ impl Pushing {
         kept.unwrap_or(Err(Vec::new())).map_err(|versions| ShardedError::TooManyVersions { key, rank, versions }.into())
     }
 
-    /// Finds a version whose shards are published.
-    pub(crate) fn kept(&self, version: u64) -> Option<Kept> {
-        self.with(|rank| rank.kept.iter().flatten().find(|kept| kept.version == version).copied()).flatten()
+    /// Finds a version whose shards are published, if readers may have it as the base of a delta: of the same series.
+    pub(crate) fn base(&self, version: u64, own: Kept) -> Option<Kept> {
+        let is_base = |kept: &&Kept| {
+            kept.version == version && **kept != own && series_of(kept.instance) == series_of(own.instance)
+        };
+        self.with(|rank| rank.kept.iter().flatten().find(is_base).copied()).flatten()
     }
 
     /// Forgets a version whose push has failed. Others may have seen it, so its key is not used again.

@@ -1,9 +1,10 @@
 use super::*;
 use crate::bundle::Wanted;
+use crate::sharded::absent::Absent;
 use crate::sharded::copy::copy_box;
 use crate::sharded::plans::{KeptPlans, Plan, PlanOf};
 use crate::sharded::records::{Kinds, shard};
-use crate::sharded::requests::{Asked, Output, asks};
+use crate::sharded::requests::{Asked, Choice, Output, asks};
 use proptest::prelude::*;
 use std::time::Instant;
 use transfer_core::op::CommittedRank;
@@ -177,6 +178,12 @@ fn holder_that_may_not_be_asked_is_passed_over() {
     assert_eq!(tensor.plan(&target, target.all(), but(&[0, 1]), |_| {}).unwrap_err().to_string(), "[1:3]");
 }
 
+/// Ranks with these layouts, of one node.
+fn committed(layouts: &[Arc<RankLayout>]) -> Vec<CommittedRank> {
+    let rank = |rank| CommittedRank { rank, instance: 0, layout: rank.into(), node: Name::new("n").unwrap() };
+    (0..layouts.len() as u32).map(rank).collect()
+}
+
 /// The requests for a slice of rows of two ranks, of which deltas may follow: the rank, and whether it is asked for all of its shards.
 fn rows_asked(ranks: [&[(u64, u64)]; 2], slice: Option<&Slice>, bucket_bytes: u64) -> Vec<(u32, bool)> {
     let kinds = Kinds { hash: None, has_deltas: true };
@@ -189,7 +196,9 @@ fn rows_asked(ranks: [&[(u64, u64)]; 2], slice: Option<&Slice>, bucket_bytes: u6
     let (target, meta) = Target::new(&tensor.meta, slice).unwrap();
     let outputs = vec![Output { name: name(), tensor: tensor.clone(), target, meta, at: 0 }];
     let missing = vec![Asked::all(0, &outputs[0])];
-    let asks = asks(&outputs, missing, bucket_bytes, &layouts, |holders, _| holders.first().copied()).unwrap();
+    let (ranks, node, absent) = (committed(&layouts), Name::new("other").unwrap(), Absent::default());
+    let choice = Choice::new(&ranks, &node, &absent);
+    let asks = asks(&outputs, missing, bucket_bytes, &layouts, choice).unwrap();
     let mut asked: Vec<_> = asks.iter().map(|ask| (ask.rank, ask.is_whole)).collect();
     asked.sort_unstable();
     asked.dedup();
@@ -207,6 +216,13 @@ fn all_shards_of_a_rank_are_asked_for_together_where_deltas_may_follow() {
     // Of rank 1 an eighth is not wanted, since rank 0 has it, too; then more than that.
     assert_eq!(rows_asked([&[(0, 18)], &[(16, 2), (18, 14)]], None, 1 << 20), [(0, true), (1, true)]);
     assert_eq!(rows_asked([&[(0, 19)], &[(16, 3), (19, 13)]], None, 1 << 20), [(0, true), (1, false)]);
+    // All of one replica, and of both where all of neither is wanted.
+    let replicas: [&[_]; 2] = [&[(0, 16), (16, 16)]; 2];
+    assert_eq!(rows_asked(replicas, None, 1 << 20), [(0, true)]);
+    assert_eq!(rows_asked(replicas, Some(&crate::s![4..28, ..]), 1 << 20), [(0, false), (1, false)]);
+    // Of what rank 0 is not asked for whole, rank 1 has its part.
+    let uneven: [&[_]; 2] = [&[(0, 8), (8, 8), (16, 16)], &[(0, 8), (8, 8)]];
+    assert_eq!(rows_asked(uneven, Some(&crate::s![..16, ..]), 1 << 20), [(0, false), (1, false)]);
 }
 
 /// Prints how long it takes to plan the fetches of 8 readers from 10,000 shards. docs/performance.md has these times.
@@ -216,13 +232,12 @@ fn large_layouts_are_planned() {
     let columns: Vec<_> = (0..10_000).map(|column| IndexBox::new(&[0, column], &[64, 1])).collect();
     let grid: Vec<_> =
         (0..100).flat_map(|x| (0..100).map(move |y| IndexBox::new(&[x * 80, y * 8], &[80, 8]))).collect();
-    let ranks: Vec<_> = (0..8)
-        .map(|rank| CommittedRank { rank, instance: 0, layout: rank.into(), node: Name::new("n").unwrap() })
-        .collect();
+    let (node, absent) = (Name::new("other").unwrap(), Absent::default());
     for (what, global, boxes) in
         [("rows", [10_000, 64], rows), ("columns", [64, 10_000], columns), ("grid", [8_000, 800], grid)]
     {
         let layouts: Vec<_> = boxes.chunks(1250).map(|boxes| layout(DType::BF16, &global, boxes)).collect();
+        let ranks = committed(&layouts);
         let began = Instant::now();
         let all = Global::new(&layouts).unwrap();
         let (put_together, began) = (began.elapsed(), Instant::now());
@@ -232,7 +247,7 @@ fn large_layouts_are_planned() {
             let (target, meta) = Target::new(&tensor.meta, Some(slice)).unwrap();
             let outputs = vec![Output { name: name(), tensor: tensor.clone(), target, meta, at: 0 }];
             let missing = vec![Asked::all(0, &outputs[0])];
-            let asks = asks(&outputs, missing, 32 << 20, &[], |holders, _| holders.first().copied()).unwrap();
+            let asks = asks(&outputs, missing, 32 << 20, &[], Choice::new(&ranks, &node, &absent)).unwrap();
             Arc::new(Plan { layouts: Vec::new(), outputs, memory_bytes: 0, asks })
         };
         let plans: Vec<_> = slices.iter().map(plan).collect();

@@ -125,7 +125,8 @@ impl<'a, C: AnyClient> PushShards<'a, C> {
     /// Makes a delta: what has changed since this rank's shards of `version`, which this client has pushed and which are still published. A
     /// node whose workers have fetched all of those as they are gets the delta where they do so again. An eighth of the bytes may be left
     /// out, such as small tensors that other ranks have, too. Fetches of parts of shards, and [into](crate::FetchSharded::into) memory of the
-    /// caller, get them whole. Name the version before in each push of each rank, beginning with the first. See [`Push::delta_of`](crate::Push::delta_of).
+    /// caller, get them whole. Name the version before in each push of each rank, beginning with the first. A delta
+    /// costs time on fast links. See [`Push::delta_of`](crate::Push::delta_of).
     pub fn delta_of(mut self, version: u64) -> Self {
         self.call.of.delta_of = Some(version);
         self
@@ -493,7 +494,7 @@ impl Call for PushShardsCall<'_> {
                         let Prepared { key, source, known } = prepared;
                         let shards = shards_key(&key, self.of.rank.rank, kept.instance);
                         let base = |version| {
-                            let base = pushing.kept(version).filter(|base| *base != kept);
+                            let base = pushing.base(version, kept);
                             let key = base.and_then(|base| shards_key(&key, self.of.rank.rank, base.instance).ok());
                             (version, key)
                         };

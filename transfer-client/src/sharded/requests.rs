@@ -1,12 +1,13 @@
 //! The requests of a fetch: pieces of one rank that are asked for together.
 
+use super::absent::Absent;
 use super::boxes::IndexBox;
 use super::plan::{GlobalTensor, Holder, Piece, Target};
-use super::plans::Plan;
 use super::records::{RankLayout, RankShard};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use transfer_core::tensor::{TensorMeta, TensorName};
+use transfer_core::op::CommittedRank;
+use transfer_core::tensor::{Name, TensorMeta, TensorName};
 
 /// The most pieces of one request.
 const MAX_PARTS: usize = 1024;
@@ -61,7 +62,7 @@ pub(super) struct Ask {
     pub(super) rank: u32,
     pub(super) parts: Vec<Part>,
     pub(super) bytes: u64,
-    /// Whether each part is all of its tensor of the result, in one piece, so that it need not be copied.
+    /// Whether each part is all of its tensor of the result, in one piece, and no longer than a bucket, so that it need not be copied.
     pub(super) is_direct: bool,
     /// Whether all shards of the rank are asked for together, so that they may come as a delta.
     pub(super) is_whole: bool,
@@ -70,11 +71,6 @@ pub(super) struct Ask {
 impl Ask {
     fn new(rank: u32, is_direct: bool) -> Ask {
         Ask { rank, parts: Vec::new(), bytes: 0, is_direct, is_whole: false }
-    }
-
-    /// Whether a part is all of its tensor of the result.
-    pub(super) fn is_all(&self, plan: &Plan, asked: &Asked) -> bool {
-        self.is_direct || self.is_whole && asked.part == plan.outputs[asked.output].target.all()
     }
 
     /// A request to the same rank, for nothing yet.
@@ -138,6 +134,36 @@ fn are_all(layout: &RankLayout, parts: &[Part]) -> bool {
     unwanted <= all / MAX_UNWANTED
 }
 
+/// Which rank is asked for what several have: the nearest, and among those the one that is asked for the least.
+pub(super) struct Choice<'a> {
+    ranks: &'a [CommittedRank],
+    node: &'a Name,
+    absent: &'a Absent,
+    /// The elements that each rank is asked for.
+    load: Vec<u64>,
+}
+
+impl<'a> Choice<'a> {
+    pub(super) fn new(ranks: &'a [CommittedRank], node: &'a Name, absent: &'a Absent) -> Choice<'a> {
+        Choice { ranks, node, absent, load: vec![0; ranks.len()] }
+    }
+
+    /// Chooses a rank for so many elements. Of those that may be asked for all of their shards `together` it is the first: so fewer of
+    /// them are asked.
+    fn choose(&mut self, holders: &[Holder], elements: u64, together: &[Arc<RankLayout>]) -> Option<Holder> {
+        let best = |holder: &&Holder| {
+            let Holder { rank, .. } = holder;
+            let node = &self.ranks[*rank as usize].node;
+            (self.absent.silent.contains(rank), node != self.node, self.load[*rank as usize])
+        };
+        let holder = holders.iter().filter(|holder| !self.absent.gone.contains_key(&holder.rank)).min_by_key(best)?;
+        if !together.get(holder.rank as usize).is_some_and(|layout| layout.kinds.has_deltas) {
+            self.load[holder.rank as usize] += elements;
+        }
+        Some(*holder)
+    }
+}
+
 /// Plans what is missing, in requests of about `bucket_bytes`, but in one for all shards of a rank if deltas of them may follow. `layouts` are
 /// those of the ranks that may be asked for all of them.
 ///
@@ -145,58 +171,37 @@ fn are_all(layout: &RankLayout, parts: &[Part]) -> bool {
 /// The tensor, and the box of it that nobody has.
 pub(super) fn asks(
     outputs: &[Output],
-    missing: Vec<Asked>,
+    mut missing: Vec<Asked>,
     bucket_bytes: u64,
     layouts: &[Arc<RankLayout>],
-    mut choose: impl FnMut(&[Holder], u64) -> Option<Holder>,
+    mut choice: Choice<'_>,
 ) -> Result<Vec<Ask>, (usize, IndexBox)> {
+    let mut asks = Vec::new();
+    if layouts.iter().any(|layout| layout.kinds.has_deltas) {
+        missing = whole(outputs, missing, bucket_bytes, layouts, (&mut choice, &mut asks))?;
+    }
     // By rank, and whether it need not be copied.
     let mut open: BTreeMap<(u32, bool), Open> = BTreeMap::new();
     let mut cut = Vec::new();
-    let mut add = |rank: u32, Part { asked: Asked { output, part }, shard }: Part, is_run: bool| {
-        let of = &outputs[output];
-        let is_direct = is_run && of.bytes_of(&part) <= bucket_bytes;
-        let dtype = of.meta.dtype();
-        let most = bucket_bytes / dtype.size_bytes() * dtype.elements_per_unit();
-        match is_direct {
-            true => cut.push(part),
-            false => part.cut(most, dtype.elements_per_unit(), &mut cut),
-        }
-        let open = open.entry((rank, is_direct)).or_insert_with(|| Open::new(rank, is_direct));
-        for part in cut.drain(..) {
-            let bytes = of.bytes_of(&part);
-            open.add(Part { asked: Asked { output, part }, shard }, bytes, bucket_bytes);
-        }
-    };
-    // Of ranks whose shards may be asked for together, and whether each is all of its tensor in one piece.
-    let mut together: BTreeMap<u32, (Vec<Part>, Vec<bool>)> = BTreeMap::new();
     for Asked { output, part } in missing {
         let of = &outputs[output];
         let all = of.target.all();
+        let dtype = of.meta.dtype();
+        let most = bucket_bytes / dtype.size_bytes() * dtype.elements_per_unit();
         let ask = |Piece { holder: Holder { rank, shard }, place, part }: Piece<'_>| {
-            let is_run = part == all && of.target.is_run(&part, place);
-            let part = Part { asked: Asked { output, part }, shard };
-            match layouts.get(rank as usize) {
-                Some(layout) if layout.kinds.has_deltas => {
-                    let (parts, are_runs) = together.entry(rank).or_default();
-                    parts.push(part);
-                    are_runs.push(is_run);
-                }
-                _ => add(rank, part, is_run),
+            let is_direct = part == all && of.target.is_run(&part, place) && of.bytes_of(&part) <= bucket_bytes;
+            match is_direct {
+                true => cut.push(part),
+                false => part.cut(most, dtype.elements_per_unit(), &mut cut),
+            }
+            let open = open.entry((rank, is_direct)).or_insert_with(|| Open::new(rank, is_direct));
+            for part in cut.drain(..) {
+                let bytes = of.bytes_of(&part);
+                open.add(Part { asked: Asked { output, part }, shard }, bytes, bucket_bytes);
             }
         };
-        of.tensor.plan(&of.target, part, &mut choose, ask).map_err(|hole| (output, hole))?;
-    }
-    let mut asks = Vec::new();
-    for (rank, (parts, are_runs)) in together {
-        match layouts.get(rank as usize).is_some_and(|layout| are_all(layout, &parts)) {
-            true => {
-                let bytes = parts.iter().map(|part| outputs[part.asked.output].bytes_of(&part.asked.part)).sum();
-                let is_direct = are_runs.iter().all(|is_run| *is_run);
-                asks.push(Ask { rank, parts, bytes, is_direct, is_whole: true });
-            }
-            false => parts.into_iter().zip(are_runs).for_each(|(part, is_run)| add(rank, part, is_run)),
-        }
+        let choose = |holders: &[Holder], elements| choice.choose(holders, elements, &[]);
+        of.tensor.plan(&of.target, part, choose, ask).map_err(|hole| (output, hole))?;
     }
     let all = |Open { full, last, .. }: Open| full.into_iter().chain(Some(last).filter(|ask| !ask.parts.is_empty()));
     asks.extend(open.into_values().flat_map(all));
@@ -208,4 +213,39 @@ pub(super) fn asks(
         *turn
     });
     Ok(asks)
+}
+
+/// Plans requests for all shards of ranks of which deltas may follow. Returns what is missing still: if there are none, all as it was.
+fn whole(
+    outputs: &[Output],
+    missing: Vec<Asked>,
+    bucket_bytes: u64,
+    layouts: &[Arc<RankLayout>],
+    (choice, asks): (&mut Choice<'_>, &mut Vec<Ask>),
+) -> Result<Vec<Asked>, (usize, IndexBox)> {
+    // Of each rank what it would be asked for, and whether that need not be copied.
+    let mut ranks: BTreeMap<u32, (Vec<Part>, bool)> = BTreeMap::new();
+    for Asked { output, part } in &missing {
+        let of = &outputs[*output];
+        let all = of.target.all();
+        let ask = |Piece { holder: Holder { rank, shard }, place, part }: Piece<'_>| {
+            let (parts, is_direct) = ranks.entry(rank).or_insert_with(|| (Vec::new(), true));
+            *is_direct &= part == all && of.target.is_run(&part, place) && of.bytes_of(&part) <= bucket_bytes;
+            parts.push(Part { asked: Asked { output: *output, part }, shard });
+        };
+        let choose = |holders: &[Holder], elements| choice.choose(holders, elements, layouts);
+        of.tensor.plan(&of.target, part.clone(), choose, ask).map_err(|hole| (*output, hole))?;
+    }
+    choice.load.fill(0);
+    let mut rest = Vec::new();
+    for (rank, (parts, is_direct)) in ranks {
+        if layouts.get(rank as usize).is_some_and(|layout| layout.kinds.has_deltas && are_all(layout, &parts)) {
+            choice.load[rank as usize] = parts.iter().map(|part| part.asked.part.volume()).sum();
+            let bytes = parts.iter().map(|part| outputs[part.asked.output].bytes_of(&part.asked.part)).sum();
+            asks.push(Ask { rank, parts, bytes, is_direct, is_whole: true });
+        } else {
+            rest.extend(parts.into_iter().map(|part| part.asked));
+        }
+    }
+    Ok(if asks.is_empty() { missing } else { rest })
 }
