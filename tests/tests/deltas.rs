@@ -250,8 +250,21 @@ async fn push_behind_a_delta(socket: PathBuf) {
     let mut wide = Box::pin(pusher.push_tensor("w", long()).into_future());
     assert!(last.as_mut().poll(&mut cx).is_pending());
     assert!(wide.as_mut().poll(&mut cx).is_pending());
-    pusher.delete("w").await.expect("its own");
+    // One whose time is over is not sent, also while its future lives.
+    let mut late = Box::pin(pusher.delete("w").timeout(Duration::from_micros(1)).into_future());
+    let error = late.as_mut().await.expect_err("its time is over");
+    assert_eq!(error.failure_code(), Some(FailureCode::Deadline), "{error}");
+    let next = pusher.push_tensor("w", long()).into_future();
     assert_eq!([last.await.expect("pushed").version, wide.await.expect("pushed").version], [7, 8]);
+    assert_eq!(next.await.expect("pushed").version, 9);
+    assert_eq!(pusher.fetch("w").await.expect("it was not deleted").version(), 9);
+    drop(late);
+    let mut last = Box::pin(pusher.push_tensor("w", long()).delta_of(9).into_future());
+    let mut wide = Box::pin(pusher.push_tensor("w", long()).into_future());
+    assert!(last.as_mut().poll(&mut cx).is_pending());
+    assert!(wide.as_mut().poll(&mut cx).is_pending());
+    pusher.delete("w").await.expect("its own");
+    assert_eq!([last.await.expect("pushed").version, wide.await.expect("pushed").version], [10, 11]);
     let gone = pusher.fetch("w").timeout(Duration::from_millis(100)).await.expect_err("it was deleted");
     assert_eq!(gone.failure_code(), Some(FailureCode::UnknownKey), "{gone}");
 }

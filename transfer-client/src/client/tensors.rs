@@ -146,7 +146,8 @@ both_clients! {
         FetchExcerpt::of_many(self.handle().session(), gathered)
     }
 
-    /// Deletes a key of this worker. Its tensors that are being read stay until their readers are done.
+    /// Deletes a key of this worker. Its tensors that are being read stay until their readers are done. While an earlier push of the key
+    /// [makes its delta](crate::Push::delta_of) on another thread, it is sent behind that: if its future is dropped before, the key may stay.
     pub fn delete(&self, key: impl ToKey) -> Order<Self> {
         let command = to_key(&key).map(|key| Command::Delete { key });
         Order::new(self.handle().session(), command)

@@ -131,7 +131,8 @@ impl<'a, C: AnyClient> Push<'a, C> {
     /// still. A node whose workers have got that version from here gets the delta in its place, where it is shorter than half of the
     /// version, and makes the version of it. Readers see nothing of it but their [report](Report::delta). Without a base, or if too
     /// much has changed, all get the whole version, and [`Pushed::delta`] says why. It is made before the push is sent: of more than
-    /// 1 MiB on another thread, if the push is awaited. Later pushes of the key wait for that.
+    /// 1 MiB on another thread, if the push is awaited. Later pushes of the key wait for that. A delta costs time: where links carry as much
+    /// as a core compares, a whole version is there sooner.
     ///
     /// Name the version before in each push of a key, beginning with the first: nodes keep only versions of which deltas may follow.
     pub fn delta_of(mut self, version: u64) -> Self {

@@ -78,7 +78,13 @@ impl Call for OrderCall {
                 (Stage::Behind { .. }, _) if self.session.is_forked() => return ControlFlow::Break(Err(Error::Forked)),
                 (Stage::Behind { sending, limit }, _) => {
                     let (now, limit) = (Instant::now(), *limit);
-                    let failure = match Pin::new(sending).poll(&mut Context::from_waker(waker)) {
+                    let mut found = Pin::new(&mut *sending).poll(&mut Context::from_waker(waker));
+                    if found.is_pending() && now >= limit {
+                        // It is not sent any more, unless it was just now.
+                        sending.close();
+                        found = sending.try_recv().map_or(Poll::Pending, |call| Poll::Ready(Ok(call)));
+                    }
+                    let failure = match found {
                         Poll::Ready(Ok(call)) => {
                             self.stage = Stage::Sent(call);
                             continue;
@@ -86,8 +92,9 @@ impl Call for OrderCall {
                         Poll::Pending if now < limit => return ControlFlow::Continue(limit.min(now + COMPARED_POLL)),
                         Poll::Pending => {
                             let waited = self.timeout;
-                            let text =
-                                format!("an earlier push of the key has made its delta for longer than {waited:?}");
+                            let text = format!(
+                                "not sent within {waited:?}: the delta of an earlier push of the key is not made yet"
+                            );
                             Failure::new(FailureCode::Deadline, text)
                         }
                         Poll::Ready(Err(_)) => {

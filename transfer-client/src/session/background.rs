@@ -28,6 +28,20 @@ struct Waiting {
     threads: usize,
 }
 
+impl Waiting {
+    /// Takes what waits for longest for the key of the `last` work, or else of what may begin.
+    fn next(&mut self, last: Option<&Key>) -> Option<(Key, Work)> {
+        let Waiting { works, begun, .. } = self;
+        // The thread that is at work for a key goes on with what waits for that.
+        let may_begin = |key: &Key| !begun.contains(key);
+        let next = works.iter().position(|(key, _)| Some(key) == last && may_begin(key));
+        let next = next.or_else(|| works.iter().position(|(key, _)| may_begin(key)));
+        let (key, work) = next.and_then(|at| works.remove(at))?;
+        begun.push(key.clone());
+        Some((key, work))
+    }
+}
+
 impl Session {
     /// Does this on another thread, of which there are at most `threads` at a time, or here if there can be none, once what came
     /// before it for the same key is done. It is told whether its result is still wanted, and is not begun if it is not. The
@@ -52,13 +66,13 @@ impl Session {
         if waiting.threads < threads {
             let session = self.clone();
             let thread = std::thread::Builder::new().name("transfer-push".into());
-            let started = thread.spawn(move || while session.do_next() {});
+            let started = thread.spawn(move || session.do_all());
             waiting.threads += usize::from(started.is_ok());
         }
         if waiting.threads == 0 {
             waiting.threads = 1;
             drop(waiting);
-            while self.do_next() {}
+            self.do_all();
         }
         result
     }
@@ -77,25 +91,54 @@ impl Session {
         !self.is_forked() && self.background.pending.load(Ordering::SeqCst) > 0
     }
 
-    /// Does what waits for longest and may begin. Returns whether there was anything; else one thread less is there.
-    fn do_next(&self) -> bool {
+    /// Does all that may begin.
+    fn do_all(&self) {
+        let mut last = None;
+        while let Some(key) = self.do_next(last.as_ref()) {
+            last = Some(key);
+        }
+    }
+
+    /// Does what is next after the `last` work. Returns its key; if there is nothing, one thread less is there.
+    fn do_next(&self, last: Option<&Key>) -> Option<Key> {
         let (key, work) = {
             let mut waiting = self.background.waiting.lock();
-            let Waiting { works, begun, threads } = &mut *waiting;
-            // The thread that is at work for a key goes on with what waits for that.
-            let next = works.iter().position(|(key, _)| !begun.contains(key)).and_then(|at| works.remove(at));
-            let Some((key, work)) = next else {
-                *threads -= 1;
-                return false;
+            let Some(next) = waiting.next(last) else {
+                waiting.threads -= 1;
+                return None;
             };
-            begun.push(key.clone());
-            (key, work)
+            next
         };
         // The caller of what panics finds that its sender is gone, and the others go on.
         let _ = catch_unwind(AssertUnwindSafe(work));
         let mut waiting = self.background.waiting.lock();
         waiting.begun.retain(|of| *of != key);
         self.background.pending.fetch_sub(1, Ordering::SeqCst);
-        true
+        Some(key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Promise: deltas, seen to fail
+    #[test]
+    fn work_for_a_key_does_not_wait_for_that_of_others() {
+        let [a, b, c] = ["a", "b", "c"].map(|key| Key::new(key).unwrap());
+        let mut waiting = Waiting::default();
+        let mut add = |keys: &[&Key]| {
+            let works = keys.iter().map(|key| ((*key).clone(), Box::new(|| {}) as Work));
+            waiting.works.extend(works);
+        };
+        add(&[&a, &b, &c, &a, &b]);
+        let mut next = |last| waiting.next(last).map(|(key, _)| key);
+        assert_eq!(next(None), Some(a.clone()));
+        // Another thread, while this one is at work.
+        assert_eq!(next(None), Some(b.clone()));
+        waiting.begun.retain(|key| *key != a);
+        let mut next = |last| waiting.next(last).map(|(key, _)| key);
+        assert_eq!(next(Some(&a)), Some(a.clone()), "and not c, which has waited for longer");
+        assert_eq!((next(Some(&a)), next(Some(&c))), (Some(c.clone()), None), "each key has one thread");
     }
 }
