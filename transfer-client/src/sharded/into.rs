@@ -3,7 +3,7 @@
 use super::fetch::{FetchSharded, FetchShardedCall};
 use super::plans::Plan;
 use super::requests::{Ask, Output, Part};
-use crate::bundle::{BundleMut, FetchedSlices, PartsRequest, Wanted, landed, parts, table_of};
+use crate::bundle::{BundleMut, FetchedSlices, PartsRequest, Wanted, box_bytes, landed, parts, table_of};
 use crate::digest::Proving;
 use crate::error::{BundleError, DigestError, Error, TornDestination};
 use crate::fetch::{FetchIntoError, FetchOptions, FetchedInto, is_by_reference};
@@ -27,10 +27,6 @@ use std::time::{Duration, Instant};
 use transfer_core::op::{Failure, FailureCode, MAX_LANDING_RANGES, Otherwise, Report};
 use transfer_core::tensor::{BodyBox, Key, MAX_EXCERPT_BYTES, MAX_RANK, Slice};
 use transfer_core::wire::bundle::BundleTable;
-
-/// The bytes that a box of a request takes without a dimension in which it repeats, and those of each such dimension.
-const BOX_BYTES: usize = 17;
-const REPEAT_BYTES: usize = 16;
 
 /// A fetch of a sharded state into memory that is about to be made. Set its options before [`FetchSharded::into`], then `.await` it, or
 /// `.call()` it on a [`crate::BlockingClient`].
@@ -344,7 +340,7 @@ impl IntoMemory {
                 let to = self.place_of(plan, part)?;
                 let runs = to.filter(|(_, to)| to.run() >= MIN_RUN_BYTES).map_or(1, |(_, to)| to.runs());
                 let runs = usize::try_from(runs).unwrap_or(usize::MAX);
-                let bytes = BOX_BYTES + REPEAT_BYTES * part.asked.part.0.len().clamp(1, MAX_RANK).saturating_sub(1);
+                let bytes = box_bytes(part.asked.part.0.len().clamp(1, MAX_RANK).saturating_sub(1));
                 let is_full = ranges + runs > MAX_LANDING_RANGES || boxes + bytes > MAX_EXCERPT_BYTES;
                 if is_full && !now.parts.is_empty() {
                     split.push(std::mem::replace(&mut now, ask.empty()));

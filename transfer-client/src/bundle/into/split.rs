@@ -5,7 +5,7 @@
 //! with the next one under its number.
 
 use super::whole::Whole;
-use crate::bundle::parts::{Part, PartsRequest, Wanted, fetched, landed, parts, table_of};
+use crate::bundle::parts::{Part, PartsRequest, Wanted, box_bytes, fetched, landed, parts, table_of};
 use crate::bundle::slices::FetchedSlices;
 use crate::error::{BundleError, Error};
 use crate::fetch::{FetchOptions, FetchedSlice, Tensor, is_by_reference};
@@ -34,10 +34,6 @@ const MAX_REQUESTS: usize = 256;
 
 /// The tables that come along are at most this part of what is asked for.
 const TABLE_FRACTION: u64 = 8;
-
-/// The bytes that a box of a request takes without a dimension in which it repeats, and those of each such dimension.
-const BOX_BYTES: usize = 17;
-const REPEAT_BYTES: usize = 16;
 
 /// The requests for a version under way.
 #[derive(Debug)]
@@ -111,8 +107,8 @@ impl<'a, 'b> Group<'a, 'b> {
         let is_next = |last: &Part<'a>| last.found.is_none() && end(last) == Some(part.entry.offset);
         match &part.found {
             None if self.parts.last().is_some_and(|(last, _)| is_next(last)) => 0,
-            None => BOX_BYTES,
-            Some(found) => BOX_BYTES + REPEAT_BYTES * found.dims().len(),
+            None => box_bytes(0),
+            Some(found) => box_bytes(found.dims().len()),
         }
     }
 
