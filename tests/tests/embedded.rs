@@ -1,6 +1,8 @@
 //! A sidecar inside the process that uses it: it has the same sockets, sessions and rules, and leaves nothing behind
 //! when it stops.
 
+mod registered;
+
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

@@ -194,6 +194,7 @@
 //!   [`FixedShapeTensor`], [`BatchError`]: record batches.
 //! - [`BundleTensor`], [`FetchedBundle`], [`BundleMut`], [`BundleError`]: bundles.
 //! - [`Digest`], [`DigestError`], [`Digested`]: versions that are proved, by [`Push::digest`] and [`Fetch::verify`].
+//! - [`OwnedMemory`]: memory of the program that is registered, by [`Client::register`].
 //! - [`TakeBack`], [`TwoBuffers`]: tensors and bundles that are updated in place.
 //! - [`gpu`]: copies between tensors and GPUs.
 //! - [`Counter`], [`Barrier`]: counters and barriers of the job.
@@ -273,6 +274,7 @@ pub use transfer_core::tensor::{
     TensorMeta, Until,
 };
 pub use transfer_core::trace::{InvalidTraceContext, TraceContext};
+pub use transfer_memory::segment::OwnedMemory;
 pub use transfer_memory::socket::Socket;
 pub use transfer_memory::view::{
     Bytes, Element, F4E2M1x2, F8E4M3, F8E5M2, F8E8M0, I4x2, NotPrivate, PrivateBytes, U4x2, ViewError,

@@ -146,6 +146,14 @@ impl<M> Driver<M> {
         Ok(unreadable)
     }
 
+    /// Deregisters a segment with all fabrics that know it.
+    pub fn deregister(&mut self, segment: SegmentId) {
+        for fabric in &mut self.fabrics {
+            // A fabric that does not know the segment has nothing to release, so the error is ignored.
+            let _ = fabric.deregister(segment);
+        }
+    }
+
     fn fabric_of_kind(&self, kind: FabricKind) -> Result<usize, FabricError> {
         self.fabrics.iter().position(|f| f.kind() == kind).ok_or_else(|| FabricError::Device {
             what: "making a link",
@@ -366,12 +374,7 @@ impl<M> Driver<M> {
                     self.node.local_atomic_refused(*work, &why);
                 }
             }
-            Action::Host(HostAction::SegmentUnused { segment }) => {
-                for fabric in &mut self.fabrics {
-                    // A fabric that does not know the segment has nothing to release, so the error is ignored.
-                    let _ = fabric.deregister(*segment);
-                }
-            }
+            Action::Host(HostAction::SegmentUnused { segment }) => self.deregister(*segment),
             Action::Host(_) | Action::Taken => {}
         }
         None

@@ -10,8 +10,8 @@ use transfer_core::tensor::{Key, Name};
 use transfer_core::time::Time;
 
 pub(crate) use transfer_fabric::engine::{
-    Answer, ControlRequest, EngineCommand, EngineGone, FabricDescription, Listing, Measured, PageFrom, PeerInfo,
-    PingError, ReaderReply, ReaderSink,
+    Answer, ControlRequest, EngineCommand, EngineGone, EngineHandle, FabricDescription, Listing, Measured, PageFrom,
+    PeerInfo, PingError, ReaderReply, ReaderSink,
 };
 
 /// The time-out of an answer. The engine answers between two rounds of its loop; only memory registration takes long.
@@ -36,17 +36,32 @@ pub(crate) enum EngineError {
 pub(crate) type Begun = (LinkId, Offer, u32);
 
 type Send = dyn Fn(EngineCommand) -> Result<(), EngineGone> + std::marker::Send + Sync;
+type SendLater = dyn Fn(EngineCommand) + std::marker::Send + Sync;
 
 /// Sends commands to the engine. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct EngineClient(Arc<Send>);
+pub(crate) struct EngineClient(Arc<Send>, Arc<SendLater>);
 
 impl EngineClient {
     /// Makes a client that passes commands to `send`.
+    #[cfg(test)]
     pub(crate) fn new(
         send: impl Fn(EngineCommand) -> Result<(), EngineGone> + std::marker::Send + Sync + 'static,
     ) -> EngineClient {
-        EngineClient(Arc::new(send))
+        let send = Arc::new(send);
+        let later = send.clone();
+        EngineClient(send, Arc::new(move |command| _ = later(command)))
+    }
+
+    /// Makes a client of a running engine.
+    pub(crate) fn of(handle: EngineHandle) -> EngineClient {
+        let later = handle.clone();
+        EngineClient(Arc::new(move |command| handle.send(command)), Arc::new(move |command| later.send_later(command)))
+    }
+
+    /// Sends a command that has no answer, without ever waiting.
+    pub(crate) fn send_later(&self, command: EngineCommand) {
+        (self.1)(command);
     }
 
     /// Sends a command that has no answer.

@@ -50,5 +50,6 @@ mod unix;
 pub use check::{CheckError, check};
 pub use reload::{ReloadError, Reloaded};
 pub use security::TlsError;
+pub use sessions::{RegisterError, RegisteredMemory, Registration};
 pub use sidecar::{Addresses, Sidecar, StartError};
 pub use transfer_fabric::engine::{Follower, NotTurned, PollPoint, Turns};

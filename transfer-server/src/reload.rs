@@ -8,6 +8,7 @@ use crate::engine::EngineClient;
 use crate::observe::logging::{LogControl, LogError};
 use crate::poll::{self, PollControl};
 use crate::security::{Prepared, Security, TlsError};
+use crate::sessions::Sessions;
 
 /// The keys that take effect without a restart.
 pub(crate) const RELOADED: &[&str] = &["log", "poll", "peers", "admins", "readers", "tls_cert", "tls_key", "tls_ca"];
@@ -54,6 +55,8 @@ pub(crate) struct Live {
     pub(crate) poll: PollControl,
     pub(crate) engine: EngineClient,
     pub(crate) security: Security,
+    /// For workers of this process that register memory of their own.
+    pub(crate) sessions: Sessions,
 }
 
 impl Live {

@@ -115,7 +115,7 @@ fn plan(session: &Session, lent: Lent, push: &Push) -> Result<BundlePlan, Error>
     let read = |offset: u64, len: u64| {
         let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
         // The sidecar has checked these ranges against the arena when they were pushed.
-        arena.mapping().copy_out(offset, &mut bytes).map(|()| bytes).map_err(|_| not_a_bundle())
+        arena.copy_out(offset, &mut bytes).map(|()| bytes).map_err(|_| not_a_bundle())
     };
     let metadata = read(lent.offset, u64::from(meta.metadata_bytes()))?;
     if !BundleTable::is_bundle(&metadata) {

@@ -3,6 +3,7 @@
 //! # Layout
 //! - `connect`: connecting. `sessions`: what a client says of its session, and its end. `doorbell`: for programs that wait on
 //!   descriptors.
+//! - `registered`: memory of the program.
 //! - `tensors`, `bundles`, `batches`, `counters`, `sharded`: the calls. `publisher`: the pushes of one key; `two_buffers`: of two buffers that
 //!   take turns.
 
@@ -12,6 +13,7 @@ mod connect;
 mod counters;
 mod doorbell;
 mod publisher;
+mod registered;
 mod sessions;
 mod sharded;
 mod tensors;

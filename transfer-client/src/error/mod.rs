@@ -148,6 +148,14 @@ pub enum Error {
         arena_bytes: u64,
     },
 
+    /// The tensor is no registered memory of this client, or of another type than was registered.
+    #[error(
+        "{meta} is not registered as this memory: it lies in the arena, or was registered by another client or as another type"
+    )]
+    OtherMemory {
+        /// The tensor's description.
+        meta: TensorMeta,
+    },
     /// This process gets no memory for a version that does not fit the landing pool.
     #[error("no memory for {} of a version that does not fit the landing pool: {reason}", Bytes(*wanted_bytes))]
     NoMemory {
@@ -174,6 +182,12 @@ pub enum Error {
     #[error("the embedded sidecar does not start: {reason}")]
     NotStarted {
         /// The sidecar's message.
+        reason: String,
+    },
+    /// Memory is not registered with the sidecar.
+    #[error("the memory is not registered: {reason}")]
+    NotRegistered {
+        /// The reason.
         reason: String,
     },
     /// The session is over. Everything that was fetched stays readable; connect again.

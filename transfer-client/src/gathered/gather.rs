@@ -132,7 +132,7 @@ impl Found {
         let mut behind = [1; ALIGNMENT as usize];
         let behind = &mut behind[..missing as usize];
         let zeros = end + missing <= range.allocation_end()
-            && arena.mapping().copy_out(end, behind).is_ok()
+            && arena.copy_out(end, behind).is_ok()
             && behind.iter().all(|byte| *byte == 0);
         let along = if zeros { missing } else { 0 };
         self.add(Part::Lies(ArenaRange { offset: slice.offset, len: slice.len + along }));

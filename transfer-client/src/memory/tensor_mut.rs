@@ -8,7 +8,8 @@ use transfer_memory::arena::Block;
 use transfer_memory::segment::Mapping;
 use transfer_memory::view::Element;
 
-/// A tensor in the arena, writable by its one owner until it is pushed. Its memory is freed when it is dropped.
+/// A tensor in the arena, or in memory that was [registered](crate::Client::register), writable by its one owner until it is pushed. Its
+/// memory is freed when it is dropped.
 ///
 /// Its contents are left over from earlier tensors, because it is meant to be overwritten; [`TensorMut::fill_zero`]
 /// clears it.
@@ -65,10 +66,16 @@ impl TensorMut {
         self.block.slice()
     }
 
-    /// The arena's memory, which stays mapped with this.
+    /// The memory in which it lies, which stays mapped with this: the arena's, or its own if it is registered.
     #[must_use]
     pub fn mapping(&self) -> &Arc<Mapping> {
-        self.block.arena().mapping()
+        self.block.mapping()
+    }
+
+    /// Whether it is memory that was [registered](crate::Client::register), and not a range of the arena.
+    #[must_use]
+    pub fn is_registered(&self) -> bool {
+        self.block.is_registered()
     }
 
     /// The bytes, row-major.

@@ -153,8 +153,8 @@ fn behind_digests(session: &Session, lent: Lent, push: &Push) -> Option<u64> {
     let (arena, meta) = (session.arena(), &push.meta);
     let mut mark = [0; MARK.len()];
     let mut table = [0; RANGE_BYTES];
-    arena.mapping().copy_out(lent.offset, &mut mark).ok().filter(|()| mark == MARK && push.ranges == 1)?;
-    arena.mapping().copy_out(lent.offset + meta.body_offset(), &mut table).ok()?;
+    arena.copy_out(lent.offset, &mut mark).ok().filter(|()| mark == MARK && push.ranges == 1)?;
+    arena.copy_out(lent.offset + meta.body_offset(), &mut table).ok()?;
     let range = read_ranges(&table).next()?;
     let (start, len, alone) = arena.lent_around(range.offset)?;
     (alone && start == range.offset && len == range.len).then_some(start)

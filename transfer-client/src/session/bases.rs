@@ -56,7 +56,7 @@ impl<'a> PushedBytes<'a> {
         let mut found = vec![(0, offset)];
         let mut table = vec![0; table_bytes(ranges) as usize];
         // The table was written by this process.
-        if ranges > 0 && arena.mapping().copy_out(offset + meta.body_offset(), &mut table).is_ok() {
+        if ranges > 0 && arena.copy_out(offset + meta.body_offset(), &mut table).is_ok() {
             let mut at = meta.body_offset();
             for range in read_ranges(&table) {
                 found.push((at, range.offset));
@@ -74,7 +74,7 @@ impl<'a> PushedBytes<'a> {
             let end = self.ranges.get(next).map_or(u64::MAX, |(end, _)| *end);
             let (part, rest) = to.split_at_mut((to.len() as u64).min(end - at) as usize);
             // The sidecar checks these ranges against the arena, too.
-            let _ = self.arena.mapping().copy_out(offset + (at - start), part);
+            let _ = self.arena.copy_out(offset + (at - start), part);
             (at, to, next) = (at + part.len() as u64, rest, next + 1);
         }
     }

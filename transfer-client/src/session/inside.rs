@@ -3,15 +3,18 @@
 
 use super::Session;
 use super::reader::Reader;
-use crate::error::SessionEnd;
+use crate::error::{Error, SessionEnd};
 use std::fmt;
 use std::time::Instant;
+use transfer_core::tensor::Name;
+use transfer_memory::arena::Block;
+use transfer_memory::segment::OwnedMemory;
 #[cfg(feature = "embedded")]
 use {
     std::ops::ControlFlow,
     std::sync::Arc,
     std::time::Duration,
-    transfer_server::{Follower, PollPoint, Sidecar},
+    transfer_server::{Follower, PollPoint, RegisteredMemory, Sidecar},
 };
 
 /// The interval at which a thread that polls looks at the socket: the sidecar may have ended the session.
@@ -88,8 +91,35 @@ impl Inside {
     }
 }
 
+#[cfg(feature = "embedded")]
+impl Inside {
+    /// Registers memory of this process with the sidecar.
+    pub(super) fn register(
+        &self,
+        session: &Session,
+        worker: &Name,
+        owner: Box<dyn OwnedMemory>,
+    ) -> Result<Block, (Error, Option<Box<dyn OwnedMemory>>)> {
+        match self.0.register(session.notices.session, worker, owner) {
+            Ok(RegisteredMemory { place, mapping, registration }) => {
+                Ok(session.arena().adopt(place, mapping, Box::new(registration)))
+            }
+            Err((e, owner)) => Err((Error::NotRegistered { reason: e.to_string() }, owner)),
+        }
+    }
+}
+
 #[cfg(not(feature = "embedded"))]
 impl Inside {
+    pub(super) fn register(
+        &self,
+        _: &Session,
+        _: &Name,
+        _: Box<dyn OwnedMemory>,
+    ) -> Result<Block, (Error, Option<Box<dyn OwnedMemory>>)> {
+        match *self {}
+    }
+
     pub(super) fn forget(self) {
         match self {}
     }

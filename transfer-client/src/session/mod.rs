@@ -27,6 +27,7 @@
 //! - `bases`: published versions that are read as the bases of deltas.
 //! - `memory`, `home`, `held`: allocations, the arena, and ranges of it that are about to be lent. `known_tables`: the tables of
 //!   bundles of which parts were fetched.
+//! - `registered`: memory of the program that is named like the arena.
 //! - `connection`: the sessions of a client, one after the other. `embedded`, `inside`: a
 //!   sidecar in this process.
 
@@ -51,6 +52,7 @@ mod notices;
 mod one_call;
 mod operations;
 mod reader;
+mod registered;
 mod requests;
 mod rings;
 mod state;
@@ -75,6 +77,7 @@ pub(crate) use inside::Inside;
 pub(crate) use lease::Lease;
 pub(crate) use loans::Loan;
 pub(crate) use one_call::{OneCall, cancelled_unsent};
+pub(crate) use registered::RELEASE_TIMEOUT;
 pub(crate) use state::Session;
 pub(crate) use submission::Submitting;
 pub(crate) use table::Answered;

@@ -23,7 +23,9 @@ use transfer_memory::board::{BoardReader, NoticeWriter};
 /// The notices of a session.
 #[derive(Debug)]
 pub(crate) struct Notices {
-    session: u64,
+    pub(super) session: u64,
+    /// The length of the arena. What lies behind it is registered memory, which no other process can read.
+    arena_bytes: u64,
     /// `None` if the sidecar has no board.
     writer: Option<NoticeWriter>,
     /// The board, in the same case.
@@ -135,9 +137,9 @@ pub(crate) struct NoticeUpdate<'a> {
 }
 
 impl Notices {
-    pub(crate) fn new(session: u64, shared: Option<(NoticeWriter, Arc<BoardReader>)>) -> Notices {
+    pub(crate) fn new(session: u64, arena_bytes: u64, shared: Option<(NoticeWriter, Arc<BoardReader>)>) -> Notices {
         let (writer, board) = shared.unzip();
-        Notices { session, writer, board, state: Mutex::default() }
+        Notices { session, arena_bytes, writer, board, state: Mutex::default() }
     }
 
     fn is_named(&self, key: &Key) -> bool {
@@ -157,6 +159,7 @@ impl Notices {
         let is_alone = changes.count_of(&push.key) == notice.under_way + 1;
         let is_plain = push.to.is_none()
             && push.ranges == 0
+            && push.offset < self.arena_bytes
             && !push.takeover
             && !push.more_follow
             && push.trace.is_none()
@@ -316,7 +319,7 @@ mod tests {
     #[test]
     fn notice_changes_hands_once_the_sidecar_is_asked_and_the_board_does_not_name_it() {
         let key = |text: &str| Key::new(text).unwrap();
-        let notices = Notices::new(1, None);
+        let notices = Notices::new(1, u64::MAX, None);
         let (is_named, mut ordered) = (Cell::new(true), Vec::new());
         let mut take = |of: &str| {
             let mut let_go = Vec::new();

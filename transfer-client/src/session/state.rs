@@ -109,7 +109,8 @@ impl Session {
     ) -> Arc<Session> {
         let WorkerEnd { socket, session, submission, completion, segments, board, notices, incarnation, .. } = end;
         let (changes, board) = (Arc::new(Changes::default()), board.map(Arc::new));
-        let notices = Arc::new(Notices::new(session, notices.zip(board.clone())));
+        let arena_bytes = home.arena.mapping().len();
+        let notices = Arc::new(Notices::new(session, arena_bytes, notices.zip(board.clone())));
         Arc::new(Session {
             socket,
             reader: Mutex::new(Reader::new(completion, max_spin)),

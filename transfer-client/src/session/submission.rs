@@ -222,7 +222,7 @@ mod tests {
         let segment = Segment::create("ring", &options, &PinnedBudget::new(16384)).unwrap();
         let (mapping, range) = (segment.mapping().clone(), RingRange { offset: 128, capacity: MIN_CAPACITY });
         let mut consumer = Consumer::new(mapping.clone(), range).unwrap();
-        let notices = Arc::new(Notices::new(1, None));
+        let notices = Arc::new(Notices::new(1, u64::MAX, None));
         let mut submission = Submission::new(Producer::new(mapping, range).unwrap(), notices);
         let mut said = 0;
         let mut release = |submission: &mut Submission| {

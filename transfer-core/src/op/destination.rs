@@ -30,11 +30,17 @@ pub enum Otherwise {
 }
 
 impl Destination {
-    /// Checks that the ranges lie in an arena of `arena_len` bytes, and that the version fills each of them once.
+    /// Checks that the ranges lie in an arena of `arena_len` bytes, or elsewhere where the worker has memory, and that the version fills
+    /// each of them once.
     ///
     /// # Errors
     /// [`FailureCode::Invalid`], with the reason.
-    pub fn check_ranges(&self, key: &Key, arena_len: u64) -> Result<(), Failure> {
+    pub fn check_ranges(
+        &self,
+        key: &Key,
+        arena_len: u64,
+        is_elsewhere: impl Fn(&ArenaRange) -> bool,
+    ) -> Result<(), Failure> {
         let Destination { ranges, meta, .. } = self;
         let wrong = |what: String| {
             Err(Failure::new(FailureCode::Invalid, format!("key {key:?} is to land in memory as {meta}: {what}")))
@@ -42,14 +48,14 @@ impl Destination {
         if ranges.is_empty() || ranges.len() > MAX_LANDING_RANGES {
             return wrong(format!("{} ranges are named, 1 to {MAX_LANDING_RANGES} can be", ranges.len()));
         }
-        let outside = |range: &&ArenaRange| range.end().is_none_or(|end| end > arena_len);
+        let outside = |range: &&ArenaRange| range.end().is_none_or(|end| end > arena_len) && !is_elsewhere(range);
         if let Some(ArenaRange { offset, len }) = ranges.iter().find(outside) {
             return wrong(format!("a range has {len} bytes at {offset}, the arena has {arena_len} bytes"));
         }
         if ranges.len() > 1 && ranges.iter().any(|range| range.len == 0) {
             return wrong("a range is empty, each of several has to be filled".to_owned());
         }
-        // Each is at most as long as the arena, and there are few.
+        // Each lies in memory, and there are few.
         let sum = ranges.iter().map(|range| u128::from(range.len)).sum::<u128>();
         if sum != u128::from(meta.len_bytes()) {
             return wrong(format!("its ranges have {sum} bytes, the version has {}", meta.len_bytes()));

@@ -31,6 +31,18 @@ pub struct FabricDescription {
     pub counts: Vec<(&'static str, u64)>,
 }
 
+/// The reason why memory is not registered.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotRegistered {
+    /// A fabric refuses it.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    /// The worker's session is over.
+    #[error("the session is over")]
+    SessionOver,
+}
+
 /// Takes an answer from the engine's thread; must not block.
 pub type Answer<T> = Box<dyn FnOnce(T) + Send>;
 
@@ -74,6 +86,22 @@ pub enum EngineCommand {
         arena: SegmentId,
         /// Receives its replies.
         sink: ReaderSink,
+    },
+    /// A worker of this process has registered memory of its own.
+    RegisterMemory {
+        /// The worker's session.
+        session: SessionId,
+        /// A number that no segment has or had.
+        id: SegmentId,
+        /// The memory.
+        segment: Arc<Segment>,
+        /// The place by which the worker names it, behind its arena; or the reason why it is not registered.
+        answer: Answer<Result<u64, NotRegistered>>,
+    },
+    /// Registered memory is not to be used any longer. Nothing is published there, and nothing lands there.
+    ReleaseMemory {
+        /// Its number.
+        id: SegmentId,
     },
     /// A request of a reader: a fetch, a cancellation, a release. Ignored if its session has ended.
     Reader {

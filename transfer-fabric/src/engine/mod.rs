@@ -51,7 +51,9 @@ mod workers;
 
 pub use boards::BoardMeters;
 pub use clock::Clock;
-pub use handle::{Answer, ControlRequest, ControlSink, EngineCommand, FabricDescription, Operate, PeerInfo};
+pub use handle::{
+    Answer, ControlRequest, ControlSink, EngineCommand, FabricDescription, NotRegistered, Operate, PeerInfo,
+};
 pub use listing::{Listing, PageFrom, SegmentRole, SegmentStatus};
 pub use meters::{EngineMeters, Measured};
 pub use pings::PingError;
@@ -63,7 +65,7 @@ pub use wait::PollStrategy;
 pub use crate::disk::DiskError;
 
 use crate::disk::{Disk, Store};
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::{Receiver, Sender, TrySendError};
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -156,6 +158,20 @@ impl EngineHandle {
         self.commands.send(command).map_err(|_| EngineGone)?;
         ring(&self.bell);
         Ok(())
+    }
+
+    /// Sends the engine a command, from a thread that may turn the engine itself and so must not wait for it.
+    pub fn send_later(&self, command: EngineCommand) {
+        match self.commands.try_send(command) {
+            Err(TrySendError::Full(command)) => {
+                let handle = self.clone();
+                // Without a thread the memory stays registered until its session ends.
+                let _ = std::thread::Builder::new().name("transfer-send".into()).spawn(move || handle.send(command));
+            }
+            // An engine that has ended knows no memory.
+            Err(TrySendError::Disconnected(_)) => {}
+            Ok(()) => ring(&self.bell),
+        }
     }
 }
 

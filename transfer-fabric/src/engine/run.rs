@@ -5,7 +5,7 @@ use super::clock::Clock;
 use super::copies::Copies;
 use super::deltas::Deltas;
 use super::digests::Digests;
-use super::handle::{Answer, ControlRequest, ControlSink, EngineCommand, FabricDescription};
+use super::handle::{Answer, ControlRequest, ControlSink, EngineCommand, FabricDescription, NotRegistered};
 use super::listing::SegmentRole;
 use super::memory::Memory;
 use super::meters::{EngineMeters, Measured};
@@ -34,7 +34,7 @@ use transfer_core::protocol::{
 };
 use transfer_core::tensor::Name;
 use transfer_core::time::Time;
-use transfer_memory::segment::{Access, Segment};
+use transfer_memory::segment::{Access, MemoryKind, Segment};
 use transfer_memory::session::SidecarEnd;
 
 /// The most commands that are taken in one round.
@@ -270,7 +270,8 @@ impl Run {
             Action::Host(HostAction::SegmentUnused { segment }) => {
                 let memory = self.memory.remove(*segment);
                 self.workers.retire(*segment);
-                if let Some(memory) = memory {
+                // Its owner frees registered memory.
+                if let Some(memory) = memory.filter(|memory| memory.memory_kind() == MemoryKind::Host) {
                     self.unmapper.unmap(memory);
                 }
             }
@@ -410,6 +411,10 @@ impl Run {
                 self.readers.open(session, sink);
                 driver.node.session_opened(session, name, domain, arena, 0);
             }
+            EngineCommand::RegisterMemory { session, id, segment, answer } => {
+                answer(self.register_memory(session, id, segment));
+            }
+            EngineCommand::ReleaseMemory { id } => driver.node.memory_released(id),
             EngineCommand::Reader { session, request } => {
                 if self.readers.has(session) {
                     driver.request(now, session, request, &self.memory);
@@ -551,6 +556,29 @@ impl Run {
         }
         self.boards.open(session, domain, hazards, noticed);
         self.workers.greet(session);
+    }
+
+    /// Registers memory of a worker of this process with the fabrics.
+    fn register_memory(
+        &mut self,
+        session: SessionId,
+        id: SegmentId,
+        segment: Arc<Segment>,
+    ) -> Result<u64, NotRegistered> {
+        let role = self.workers.arena_of(session).and_then(|arena| self.memory.roles().get(&arena)).cloned();
+        let role = role.ok_or(NotRegistered::SessionOver)?;
+        let unreadable = self.driver.register(id, &segment)?;
+        let len = segment.len();
+        self.memory.insert(id, segment, role);
+        let Some(place) = self.driver.node.memory_registered(session, id, len) else {
+            self.driver.deregister(id);
+            self.memory.remove(id);
+            return Err(NotRegistered::SessionOver);
+        };
+        for (fabric, _) in unreadable {
+            self.driver.node.arena_is_unreadable(id, fabric);
+        }
+        Ok(place)
     }
 
     fn never_opened(&mut self, session: SessionId, worker: Name, why: &str) {

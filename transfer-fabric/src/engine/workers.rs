@@ -183,6 +183,11 @@ impl Workers {
         self.by_id.keys().copied().collect()
     }
 
+    /// Returns the arena of a worker.
+    pub(super) fn arena_of(&self, id: SessionId) -> Option<SegmentId> {
+        self.by_id.get(&id).map(|worker| worker.arena)
+    }
+
     pub(super) fn meters(&self) -> EngineMeters {
         self.meters
     }

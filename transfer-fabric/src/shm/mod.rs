@@ -72,7 +72,7 @@ use transfer_core::fabric::{
     Sharing, WorkId,
 };
 use transfer_core::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
-use transfer_memory::segment::{PinnedBudget, Segment};
+use transfer_memory::segment::{MemoryKind, PinnedBudget, Segment};
 use transfer_memory::socket::{Listener, Socket};
 
 const MAX_SGE: usize = 64;
@@ -253,8 +253,14 @@ impl Fabric for ShmFabric {
         &self.capabilities
     }
 
+    /// What is sent is copied by the peer, which cannot map memory of this process. It may land there.
     fn register(&mut self, segment: SegmentId, memory: Arc<Segment>) -> Result<(), FabricError> {
-        self.regions.register(segment, memory)
+        let kind = memory.memory_kind();
+        self.regions.register(segment, memory)?;
+        match kind {
+            MemoryKind::Registered => Err(FabricError::Unreadable { why: "it is memory of this process alone".into() }),
+            _ => Ok(()),
+        }
     }
 
     /// Peers have mapped the segment, so they still copy what was posted from it before.

@@ -61,7 +61,7 @@ impl LinkMemory {
         let segment = Segment::create("transfer-link", &options, budget).map_err(failed)?;
         segment.mapping().copy_in(NONCE_AT, nonce).map_err(failed)?;
         let shared = LinkMemory::of(segment.mapping().clone(), true)?;
-        Ok((shared, segment.into_fd()))
+        Ok((shared, segment.into_fd().map_err(failed)?))
     }
 
     /// Maps the memory that the acceptor passed. Returns it with the nonce in it.

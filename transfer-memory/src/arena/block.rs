@@ -1,7 +1,7 @@
 //! A range of the arena with one owner.
 
 use super::{Arena, LocalHolder};
-use crate::segment::MapError;
+use crate::segment::{MapError, Mapping, OwnedMemory};
 use crate::view::{Bytes, Element, ViewError, cast, cast_mut};
 use std::sync::Arc;
 use transfer_core::memory::LocalSlice;
@@ -12,12 +12,14 @@ pub struct Block {
     pub(super) arena: Arena,
     pub(super) offset: u64,
     len: u64,
+    /// The memory, if it is registered and not a range of the arena.
+    registered: Option<Arc<Mapping>>,
 }
 
 impl Block {
     /// Makes a block. The caller has recorded that the allocation of `len` bytes at `offset` has a writer.
-    pub(super) fn new(arena: Arena, offset: u64, len: u64) -> Block {
-        Block { arena, offset, len }
+    pub(super) fn new(arena: Arena, offset: u64, len: u64, registered: Option<Arc<Mapping>>) -> Block {
+        Block { arena, offset, len, registered }
     }
 
     /// The range.
@@ -32,7 +34,33 @@ impl Block {
         &self.arena
     }
 
+    /// Whether it is registered memory.
+    #[must_use]
+    pub fn is_registered(&self) -> bool {
+        self.registered.is_some()
+    }
+
+    /// Whether it is registered memory that a value of this type owns.
+    #[must_use]
+    pub fn is_owned_by<M: OwnedMemory>(&self) -> bool {
+        self.mapping().is_owned_by::<M>()
+    }
+
+    /// The memory in which it lies: the arena's, or its own if it is registered.
+    #[must_use]
+    pub fn mapping(&self) -> &Arc<Mapping> {
+        self.registered.as_ref().unwrap_or(self.arena.mapping())
+    }
+
+    /// Where it begins in that memory.
+    fn start(&self) -> u64 {
+        if self.is_registered() { 0 } else { self.offset }
+    }
+
     fn pointer(&self) -> *mut u8 {
+        if let Some(mapping) = &self.registered {
+            return mapping.start();
+        }
         // SAFETY: the allocation lies in the mapping, whose first byte `base` is.
         unsafe { self.arena.0.base.add(self.offset as usize).as_ptr() }
     }
@@ -40,7 +68,7 @@ impl Block {
     /// The bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
-        // SAFETY: these are `len` bytes of the mapping, which the arena keeps mapped. Only the owner of this block may
+        // SAFETY: these are `len` bytes of the mapping, which the arena or this block keeps mapped. Only the owner of this block may
         // write them, and it is borrowed: no other allocation shares a byte with this one. Writes through the mapping
         // itself are allowed only to the holder of the range (the rule of `Mapping`). The sidecar, which its workers
         // trust, writes only ranges that it was lent. The seals keep every other process out.
@@ -88,7 +116,7 @@ impl Block {
         if at.checked_add(len).is_none_or(|end| end > self.len) {
             return Err(MapError::OutOfBounds { offset: at, len, mapping_len: self.len });
         }
-        self.arena.0.mapping.copy_in_parallel(self.offset + at, bytes, threads)
+        self.mapping().copy_in_parallel(self.start() + at, bytes, threads)
     }
 
     /// Hands the range to the sidecar. The sidecar later says whether the range is freed or returned to its owner.
@@ -106,7 +134,7 @@ impl Block {
     pub fn split(mut self, lens: &[u64]) -> Result<Vec<Block>, Block> {
         let (Some(parts), Some(first)) = (self.arena.split(self.offset, lens), lens.first()) else { return Err(self) };
         let rest = parts.into_iter().zip(lens).skip(1);
-        let rest: Vec<_> = rest.map(|(offset, len)| Block::new(self.arena.clone(), offset, *len)).collect();
+        let rest: Vec<_> = rest.map(|(offset, len)| Block::new(self.arena.clone(), offset, *len, None)).collect();
         self.len = *first;
         Ok(std::iter::once(self).chain(rest).collect())
     }

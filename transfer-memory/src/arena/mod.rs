@@ -11,19 +11,24 @@
 //!   process;
 //! - the sidecar: a published tensor, until [`Arena::give_back`]. [`Arena::share`] adds it to a frozen allocation, for
 //!   Arrow arrays that lie in the arena already.
+//!
+//! Memory of the worker's own that is [registered](Arena::adopt) has such holders, too. It has a place behind the arena, by which both
+//! sides name it, and leaves the arena with its last holder.
 
 mod block;
 mod open;
+mod region;
 
 pub use block::Block;
 pub use open::OpenBlock;
 
 use crate::segment::{MapError, Mapping};
 use parking_lot::Mutex;
+use region::{Region, Regions};
 use std::collections::{BTreeMap, btree_map};
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use transfer_core::alloc::{AllocError, Allocation, Allocator, NotLent as NotLentByAllocator};
 use transfer_core::memory::{LocalSlice, SegmentId};
 
@@ -44,6 +49,8 @@ struct ArenaInner {
     /// The mapping's first byte.
     base: NonNull<u8>,
     state: Mutex<State>,
+    /// What is called when memory is free again.
+    on_free: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 // SAFETY: `base` points into the mapping, which is Send and Sync and lives as long as this.
@@ -56,14 +63,46 @@ struct State {
     allocator: Allocator,
     /// The allocations by offset.
     entries: BTreeMap<u64, Entry>,
+    regions: Regions,
 }
 
 #[derive(Debug)]
 struct Entry {
-    allocation: Allocation,
+    room: Room,
     holder: LocalHolder,
     /// The number of times that the sidecar holds it.
     lent: u32,
+}
+
+/// What an entry takes up.
+#[derive(Debug)]
+enum Room {
+    /// A range of the arena.
+    Allocated(Allocation),
+    /// Registered memory of this length.
+    Registered(u64),
+}
+
+/// What has been freed.
+struct Freed {
+    _region: Option<Region>,
+}
+
+impl Room {
+    fn len(&self) -> u64 {
+        match self {
+            Room::Allocated(allocation) => allocation.len(),
+            Room::Registered(len) => *len,
+        }
+    }
+
+    /// The length with the zeros behind it.
+    fn padded_len(&self) -> u64 {
+        match self {
+            Room::Allocated(allocation) => allocation.padded_len(),
+            Room::Registered(len) => *len,
+        }
+    }
 }
 
 impl Entry {
@@ -116,8 +155,27 @@ impl Arena {
     pub fn new(id: SegmentId, mapping: Arc<Mapping>) -> Result<Arena, MapError> {
         let outside = MapError::OutOfBounds { offset: 0, len: mapping.len(), mapping_len: mapping.len() };
         let base = NonNull::new(mapping.writable_at(0, mapping.len())?).ok_or(outside)?;
-        let state = Mutex::new(State { allocator: Allocator::new(mapping.len()), entries: BTreeMap::new() });
-        Ok(Arena(Arc::new(ArenaInner { id, mapping, base, state })))
+        let state = Mutex::new(State {
+            allocator: Allocator::new(mapping.len()),
+            entries: BTreeMap::new(),
+            regions: Regions::default(),
+        });
+        Ok(Arena(Arc::new(ArenaInner { id, mapping, base, state, on_free: OnceLock::new() })))
+    }
+
+    /// Calls this whenever memory is free again, on the thread that has freed it. The first call counts.
+    pub fn on_free(&self, call: impl Fn() + Send + Sync + 'static) {
+        let _ = self.0.on_free.set(Box::new(call));
+    }
+
+    /// Ends a change of an entry, without the lock.
+    fn changed(&self, freed: Option<Freed>) {
+        let Some(freed) = freed else { return };
+        // Registered memory may be freed with this.
+        drop(freed);
+        if let Some(call) = self.0.on_free.get() {
+            call();
+        }
     }
 
     /// Allocates `len` bytes. Their contents are left over from earlier use; the padding behind them is zero.
@@ -130,12 +188,13 @@ impl Arena {
         let allocation = state.allocator.allocate(len)?;
         let offset = allocation.offset();
         let padding = allocation.padded_len() - len;
-        state.entries.insert(offset, Entry { allocation, holder: LocalHolder::Writer, lent: 0 });
+        let room = Room::Allocated(allocation);
+        state.entries.insert(offset, Entry { room, holder: LocalHolder::Writer, lent: 0 });
         drop(state);
         // SAFETY: the allocator's region is the mapping, so the allocation with its padding lies in it; it is this
         // thread's alone until the block is returned.
         unsafe { self.0.base.add((offset + len) as usize).write_bytes(0, padding as usize) };
-        Ok(Block::new(self.clone(), offset, len))
+        Ok(Block::new(self.clone(), offset, len, None))
     }
 
     /// Adds `len` bytes at `pointer` to the ranges that the sidecar holds. The bytes must lie within one frozen
@@ -143,15 +202,16 @@ impl Arena {
     /// into an allocation of their own.
     #[must_use]
     pub fn share(&self, pointer: *const u8, len: u64) -> Option<Shared> {
-        let offset = self.0.mapping.offset_of(pointer)?;
+        let inside = self.0.mapping.offset_of(pointer);
         let mut state = self.0.state.lock();
+        let offset = inside.or_else(|| state.regions.offset_of(pointer))?;
         let (start, entry) = state.entries.range_mut(..=offset).next_back()?;
-        let inside = offset.checked_add(len)? <= start + entry.allocation.len();
+        let inside = offset.checked_add(len)? <= start + entry.room.len();
         if !inside || entry.holder != LocalHolder::Readers {
             return None;
         }
         entry.lent = entry.lent.checked_add(1)?;
-        let allocation_end = start + entry.allocation.padded_len();
+        let allocation_end = start + entry.room.padded_len();
         Some(Shared { slice: LocalSlice { segment: self.0.id, offset, len }, allocation: *start, allocation_end })
     }
 
@@ -160,7 +220,7 @@ impl Arena {
         let mut state = self.0.state.lock();
         let entry = state.entries.get_mut(&offset)?;
         entry.lent = entry.lent.checked_add(1)?;
-        let (len, allocation_end) = (entry.allocation.len(), offset + entry.allocation.padded_len());
+        let (len, allocation_end) = (entry.room.len(), offset + entry.room.padded_len());
         Some(Shared { slice: LocalSlice { segment: self.0.id, offset, len }, allocation: offset, allocation_end })
     }
 
@@ -188,8 +248,9 @@ impl Arena {
     /// [`NotLent`] where it is not lent.
     pub fn give_back(&self, offset: u64) -> Result<(), NotLent> {
         let give = |entry: &mut Entry| entry.lent.checked_sub(1).map(|left| entry.lent = left);
-        let given = self.0.state.lock().change(offset, give).flatten();
-        given.ok_or(NotLent { arena: self.0.id, offset })
+        let (given, freed) = self.0.state.lock().change(offset, give);
+        self.changed(freed);
+        given.flatten().ok_or(NotLent { arena: self.0.id, offset })
     }
 
     /// Takes the allocation that starts at `offset` back from the sidecar, with one owner that may write it: at the end
@@ -203,7 +264,8 @@ impl Arena {
             Some(entry) if entry.is_lent_alone() => {
                 entry.lent = 0;
                 entry.holder = LocalHolder::Writer;
-                Ok(Block::new(self.clone(), offset, entry.allocation.len()))
+                let len = entry.room.len();
+                Ok(Block::new(self.clone(), offset, len, state.regions.get(offset)))
             }
             _ => Err(NotLent { arena: self.0.id, offset }),
         }
@@ -221,7 +283,7 @@ impl Arena {
                 Some(entry) => {
                     entry.lent = 0;
                     entry.holder = LocalHolder::Writer;
-                    lens.push(entry.allocation.len());
+                    lens.push(entry.room.len());
                 }
                 None => {
                     for taken in &offsets[..lens.len()] {
@@ -234,9 +296,8 @@ impl Arena {
                 }
             }
         }
-        drop(state);
         let blocks = offsets.iter().zip(lens);
-        Ok(blocks.map(|(offset, len)| Block::new(self.clone(), *offset, len)).collect())
+        Ok(blocks.map(|(offset, len)| Block::new(self.clone(), *offset, len, state.regions.get(*offset))).collect())
     }
 
     /// The length of the allocation that starts at `offset`, and whether [`Arena::take_back`] would return it. `None`
@@ -245,7 +306,7 @@ impl Arena {
     pub fn lent_at(&self, offset: u64) -> Option<(u64, bool)> {
         let state = self.0.state.lock();
         let entry = state.entries.get(&offset)?;
-        Some((entry.allocation.len(), entry.is_lent_alone()))
+        Some((entry.room.len(), entry.is_lent_alone()))
     }
 
     /// The start and the length of the allocation that contains the byte at `offset`, padding included, and whether
@@ -254,24 +315,32 @@ impl Arena {
     pub fn lent_around(&self, offset: u64) -> Option<(u64, u64, bool)> {
         let state = self.0.state.lock();
         let (start, entry) = state.entries.range(..=offset).next_back()?;
-        let is_inside = offset - start < entry.allocation.padded_len();
-        is_inside.then(|| (*start, entry.allocation.len(), entry.is_lent_alone()))
+        let is_inside = offset - start < entry.room.padded_len();
+        is_inside.then(|| (*start, entry.room.len(), entry.is_lent_alone()))
     }
 
     /// Splits the allocation of a writer. Returns the starts of its parts, each with a writer. `None` if these are not the
     /// lengths of its parts.
     fn split(&self, offset: u64, lens: &[u64]) -> Option<Vec<u64>> {
         let mut state = self.0.state.lock();
-        let Entry { allocation, holder, lent } = state.entries.remove(&offset)?;
+        let Entry { room, holder, lent } = state.entries.remove(&offset)?;
+        let allocation = match room {
+            Room::Allocated(allocation) => allocation,
+            registered => {
+                state.entries.insert(offset, Entry { room: registered, holder, lent });
+                return None;
+            }
+        };
         match state.allocator.split(allocation, lens) {
             Ok(parts) => {
                 let starts = parts.iter().map(Allocation::offset).collect();
-                let entries = parts.into_iter().map(|part| (part.offset(), Entry { allocation: part, holder, lent }));
+                let entries =
+                    parts.into_iter().map(|part| (part.offset(), Entry { room: Room::Allocated(part), holder, lent }));
                 state.entries.extend(entries);
                 Some(starts)
             }
             Err(NotLentByAllocator(allocation)) => {
-                state.entries.insert(offset, Entry { allocation, holder, lent });
+                state.entries.insert(offset, Entry { room: Room::Allocated(allocation), holder, lent });
                 None
             }
         }
@@ -315,24 +384,33 @@ impl Arena {
     /// Records the holder of the allocation in this process from now on, and whether the sidecar holds it too
     /// (`lend`).
     fn hand_over(&self, offset: u64, holder: LocalHolder, lend: bool) {
-        self.0.state.lock().change(offset, |entry| {
+        let (_, freed) = self.0.state.lock().change(offset, |entry| {
             entry.holder = holder;
             entry.lent += u32::from(lend);
         });
+        self.changed(freed);
     }
 }
 
 impl State {
     /// Changes who holds the allocation that starts at `offset`, and frees it if nobody holds it then. `None` if no allocation starts there.
-    fn change<T>(&mut self, offset: u64, change: impl FnOnce(&mut Entry) -> T) -> Option<T> {
-        let btree_map::Entry::Occupied(mut place) = self.entries.entry(offset) else { return None };
+    /// Registered memory that nobody holds leaves the arena.
+    fn change<T>(&mut self, offset: u64, change: impl FnOnce(&mut Entry) -> T) -> (Option<T>, Option<Freed>) {
+        let btree_map::Entry::Occupied(mut place) = self.entries.entry(offset) else { return (None, None) };
         let changed = change(place.get_mut());
-        if place.get().is_unheld()
-            && let Err(e) = self.allocator.free(place.remove().allocation)
-        {
-            debug_assert!(false, "an allocation was kept for another allocator: {e}");
+        if !place.get().is_unheld() {
+            return (Some(changed), None);
         }
-        Some(changed)
+        let region = match place.remove().room {
+            Room::Registered(_) => self.regions.remove(offset),
+            Room::Allocated(allocation) => {
+                if let Err(e) = self.allocator.free(allocation) {
+                    debug_assert!(false, "an allocation was kept for another allocator: {e}");
+                }
+                None
+            }
+        };
+        (Some(changed), Some(Freed { _region: region }))
     }
 }
 

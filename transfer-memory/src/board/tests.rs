@@ -43,7 +43,7 @@ pub(super) fn scene(entries: u32) -> Scene {
 pub(super) fn as_others_map_it(segment: Segment) -> Arc<Mapping> {
     segment.seal_writers().unwrap();
     let len = segment.len();
-    Segment::adopt(segment.into_fd(), crate::segment::Access::ReadOnly, len).unwrap().mapping().clone()
+    Segment::adopt(segment.into_fd().unwrap(), crate::segment::Access::ReadOnly, len).unwrap().mapping().clone()
 }
 
 fn version(found: Option<Lookup>) -> Option<Snapshot> {

@@ -1,5 +1,6 @@
 //! A segment as one process sees it.
 
+use super::registered::{OwnedMemory, RegisteredMemory};
 use super::{MapError, Reservation, SegmentError};
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,7 +20,7 @@ pub enum Access {
     ReadWrite,
 }
 
-/// A mapped segment. Shared as `Arc<Mapping>`: the memory stays mapped for as long as anything refers to it.
+/// A mapped segment, or memory of this process that is registered as one. Shared as `Arc<Mapping>`: the memory stays mapped for as long as anything refers to it.
 ///
 /// Another process, or another mapping of the same segment in this one, may write the same bytes at any time.
 /// Therefore no safe method hands out a reference into the memory: bytes are copied in and out through raw pointers,
@@ -34,7 +35,7 @@ pub enum Access {
 pub struct Mapping {
     /// Dropped before the memory is unmapped, because it is the first field.
     companion: OnceLock<Box<dyn Any + Send + Sync>>,
-    raw: MmapRaw,
+    raw: Raw,
     access: Access,
     /// The bytes that this mapping pins, counted until it is unmapped.
     pinned: Option<Reservation>,
@@ -42,6 +43,35 @@ pub struct Mapping {
     file: Option<OwnedFd>,
     /// The same segment mapped once more, read-only.
     read_only: OnceLock<Arc<Mapping>>,
+}
+
+/// The memory of a mapping.
+#[derive(Debug)]
+enum Raw {
+    /// It is unmapped on drop.
+    Mapped(MmapRaw),
+    /// It belongs to its owner.
+    Registered(RegisteredMemory),
+}
+
+impl Raw {
+    fn as_ptr(&self) -> *const u8 {
+        self.as_mut_ptr()
+    }
+
+    fn as_mut_ptr(&self) -> *mut u8 {
+        match self {
+            Raw::Mapped(raw) => raw.as_mut_ptr(),
+            Raw::Registered(memory) => memory.as_ptr(),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Raw::Mapped(raw) => raw.len(),
+            Raw::Registered(memory) => memory.len(),
+        }
+    }
 }
 
 /// Returns the system's error of a call that memmap2 made.
@@ -67,7 +97,42 @@ impl Mapping {
             Access::ReadWrite => options.map_raw(&fd),
         };
         let raw = raw.map_err(|source| SegmentError::System { step: "map", len, source: errno(&source) })?;
-        Ok(Mapping { companion: OnceLock::new(), raw, access, pinned, file: None, read_only: OnceLock::new() })
+        Ok(Mapping::over(Raw::Mapped(raw), access, pinned))
+    }
+
+    fn over(raw: Raw, access: Access, pinned: Option<Reservation>) -> Mapping {
+        Mapping { companion: OnceLock::new(), raw, access, pinned, file: None, read_only: OnceLock::new() }
+    }
+
+    /// The memory of another value, which lives as long as this.
+    pub(super) fn registered(memory: RegisteredMemory, pinned: Reservation) -> Mapping {
+        Mapping::over(Raw::Registered(memory), Access::ReadWrite, Some(pinned))
+    }
+
+    /// Whether it is memory of another value.
+    pub(super) fn is_registered(&self) -> bool {
+        matches!(self.raw, Raw::Registered(_))
+    }
+
+    /// Whether it is registered memory that a value of this type owns.
+    #[must_use]
+    pub fn is_owned_by<M: OwnedMemory>(&self) -> bool {
+        matches!(&self.raw, Raw::Registered(memory) if memory.is_owned_by::<M>())
+    }
+
+    /// Returns the owner of registered memory, or the mapping itself if it is no such memory.
+    ///
+    /// # Errors
+    /// The mapping.
+    pub fn into_owner(self) -> Result<Box<dyn OwnedMemory>, Mapping> {
+        match self {
+            Mapping { raw: Raw::Registered(memory), companion, .. } => {
+                // What has registered the memory, too, ends before its owner is free.
+                drop(companion);
+                Ok(memory.into_owner())
+            }
+            mapping => Err(mapping),
+        }
     }
 
     /// Returns the mapping, which now keeps the open file that marks it.
@@ -122,12 +187,14 @@ impl Mapping {
     }
 
     fn advise(&self, advice: Advice) -> rustix::io::Result<()> {
-        rustix::io::retry_on_intr(|| self.raw.advise(advice).map_err(|e| errno(&e)))
+        let Raw::Mapped(raw) = &self.raw else { return Ok(()) };
+        rustix::io::retry_on_intr(|| raw.advise(advice).map_err(|e| errno(&e)))
     }
 
     /// Locks the pages in memory.
     pub(super) fn lock(&self) -> rustix::io::Result<()> {
-        self.raw.lock().map_err(|e| errno(&e))
+        let Raw::Mapped(raw) = &self.raw else { return Ok(()) };
+        raw.lock().map_err(|e| errno(&e))
     }
 
     /// Locks each page in memory once it is there.
@@ -153,7 +220,7 @@ impl Mapping {
     /// if it points elsewhere.
     #[must_use]
     pub fn offset_of(&self, pointer: *const u8) -> Option<u64> {
-        let inside = |raw: &MmapRaw| {
+        let inside = |raw: &Raw| {
             let distance = pointer.addr().checked_sub(raw.as_ptr().addr())?;
             (distance < raw.len()).then_some(distance as u64)
         };
@@ -174,6 +241,11 @@ impl Mapping {
         // SAFETY: offset <= self.len(), so the result points into the mapping or one past its end. It fits usize and
         // isize because the mapping's length does.
         Ok(unsafe { self.raw.as_mut_ptr().add(offset as usize) })
+    }
+
+    /// The address of the first byte.
+    pub(crate) fn start(&self) -> *mut u8 {
+        self.raw.as_mut_ptr()
     }
 
     pub(crate) fn writable_at(&self, offset: u64, len: u64) -> Result<*mut u8, MapError> {

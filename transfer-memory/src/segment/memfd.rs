@@ -1,18 +1,21 @@
 //! Making and adopting memfds.
 
+use super::registered::{OwnedMemory, RegisteredMemory};
 use super::{Access, Mapping, PinnedBudget, ReferenceMarks, SegmentError};
 use crate::Errno;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{self, MemfdFlags, SealFlags};
 use rustix::process::{Resource, getrlimit};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// The kind of memory that a segment lies in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MemoryKind {
-    /// The host's main memory.
+    /// The host's main memory, which other processes may map.
     Host,
+    /// Memory of this process alone: no other process can map it.
+    Registered,
 }
 
 /// The kind of pages to ask for.
@@ -79,15 +82,35 @@ pub struct Achieved {
     pub lock_refused: Option<Errno>,
 }
 
-/// A memfd, mapped here, whose size can never change.
+/// A memfd, mapped here, whose size can never change; or memory of this process that is no file.
 #[derive(Debug)]
 pub struct Segment {
-    fd: OwnedFd,
+    file: File,
     mapping: Arc<Mapping>,
     fill: Fill,
     achieved: Achieved,
     /// For a segment of another sidecar: the marks that its readers set.
     references: Option<ReferenceMarks>,
+}
+
+/// The file of a segment.
+#[derive(Debug)]
+enum File {
+    Own(OwnedFd),
+    /// An empty one, for memory of this process alone: there is nothing to pass on.
+    Empty(&'static OwnedFd),
+}
+
+impl File {
+    /// The empty file, which all registered memory shares: a process may have more of that than descriptors.
+    fn empty() -> Result<File, Errno> {
+        static EMPTY: OnceLock<OwnedFd> = OnceLock::new();
+        if EMPTY.get().is_none() {
+            // Another thread may be faster.
+            let _ = EMPTY.set(memfd("transfer-registered", false)?);
+        }
+        EMPTY.get().map(File::Empty).ok_or(Errno::BADF)
+    }
 }
 
 /// `f_type` of hugetlbfs, from linux/magic.h.
@@ -126,6 +149,35 @@ impl Segment {
     pub fn create_sparse(name: &str, len: u64, lock: Lock, budget: &PinnedBudget) -> Result<Segment, SegmentError> {
         let options = SegmentOptions { len, pages: Pages::Base, lock };
         Segment::create_with(name, &options, budget, (false, Fill::AsWritten))
+    }
+
+    /// Makes a segment of memory that this process has, counted in `budget` until the last reference to its mapping is gone. It is
+    /// neither prefaulted nor locked.
+    ///
+    /// # Errors
+    /// [`SegmentError::Budget`], [`SegmentError::BadLength`] for memory without a byte, [`SegmentError::System`]; with the owner.
+    pub fn registered(
+        owner: Box<dyn OwnedMemory>,
+        budget: &PinnedBudget,
+    ) -> Result<Segment, (SegmentError, Box<dyn OwnedMemory>)> {
+        let memory = RegisteredMemory::new(owner);
+        let len = memory.len() as u64;
+        let prepared = || {
+            let max = i64::MAX as u64;
+            let pinned =
+                budget.reserve(Some(len).filter(|len| *len > 0).ok_or(SegmentError::BadLength { len, max })?)?;
+            let failed = |source| SegmentError::System { step: "create", len, source };
+            Ok::<_, SegmentError>((pinned, File::empty().map_err(failed)?))
+        };
+        match prepared() {
+            Ok((pinned, file)) => {
+                let achieved =
+                    Achieved { pages: PageKind::Base, huge_refused: None, locked: false, lock_refused: None };
+                let mapping = Arc::new(Mapping::registered(memory, pinned));
+                Ok(Segment { file, mapping, fill: Fill::AsWritten, achieved, references: None })
+            }
+            Err(e) => Err((e, memory.into_owner())),
+        }
     }
 
     fn create_with(
@@ -172,7 +224,7 @@ impl Segment {
         };
         let locked = options.lock != Lock::No && lock_refused.is_none();
         let achieved = Achieved { pages, huge_refused: None, locked, lock_refused };
-        Ok(Segment { fd, mapping: Arc::new(mapping), fill, achieved, references: None })
+        Ok(Segment { file: File::Own(fd), mapping: Arc::new(mapping), fill, achieved, references: None })
     }
 
     /// Maps a memfd that came from another process, and fills the page tables of the mapping, unless pages are missing: then its maker
@@ -220,7 +272,7 @@ impl Segment {
             mapping.prefault()?;
         }
         let achieved = Achieved { pages, huge_refused: None, locked: false, lock_refused: None };
-        Ok(Segment { fd, mapping: Arc::new(mapping), fill, achieved, references: None })
+        Ok(Segment { file: File::Own(fd), mapping: Arc::new(mapping), fill, achieved, references: None })
     }
 
     /// Maps a segment that a sidecar passed to a reader, and marks it as read in that incarnation while the mapping
@@ -231,10 +283,11 @@ impl Segment {
     pub fn adopt_to_read(fd: OwnedFd, expected_len: u64, incarnation: u64) -> Result<Arc<Mapping>, SegmentError> {
         let failed = |source| SegmentError::System { step: "mark", len: expected_len, source };
         super::reader_locks::mark(fd.as_fd(), incarnation).map_err(failed)?;
-        let Segment { fd, mapping, .. } = Segment::adopt(fd, Access::ReadOnly, expected_len)?;
-        match Arc::try_unwrap(mapping) {
-            Ok(mapping) => Ok(Arc::new(mapping.marked_by(fd))),
-            Err(shared) => Ok(shared),
+        let Segment { file, mapping, .. } = Segment::adopt(fd, Access::ReadOnly, expected_len)?;
+        match (Arc::try_unwrap(mapping), file) {
+            (Ok(mapping), File::Own(fd)) => Ok(Arc::new(mapping.marked_by(fd))),
+            (Ok(mapping), File::Empty(_)) => Ok(Arc::new(mapping)),
+            (Err(shared), _) => Ok(shared),
         }
     }
 
@@ -282,7 +335,7 @@ impl Segment {
     pub fn seal_writers(&self) -> Result<(), SegmentError> {
         let failed = |source| SegmentError::System { step: "seal", len: self.len(), source };
         if !self.writers_sealed()? {
-            fs::fcntl_add_seals(&self.fd, WRITER_SEALS).map_err(failed)?;
+            fs::fcntl_add_seals(self.fd(), WRITER_SEALS).map_err(failed)?;
         }
         // Before the seal, a writer could punch holes into the file. From here on it cannot. Fill the holes that it
         // may have punched.
@@ -297,7 +350,7 @@ impl Segment {
     /// # Errors
     /// [`SegmentError::System`].
     pub fn writers_sealed(&self) -> Result<bool, SegmentError> {
-        let seals = fs::fcntl_get_seals(&self.fd);
+        let seals = fs::fcntl_get_seals(self.fd());
         let seals = seals.map_err(|source| SegmentError::System { step: "examine", len: self.len(), source })?;
         Ok(seals.contains(WRITER_SEALS))
     }
@@ -311,13 +364,23 @@ impl Segment {
     /// The descriptor, to pass on.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        match &self.file {
+            File::Own(fd) => fd.as_fd(),
+            File::Empty(fd) => fd.as_fd(),
+        }
     }
 
     /// Gives the descriptor away; the mapping stays as long as it is used.
-    #[must_use]
-    pub fn into_fd(self) -> OwnedFd {
-        self.fd
+    ///
+    /// # Errors
+    /// [`SegmentError::System`] for registered memory, which has none.
+    pub fn into_fd(self) -> Result<OwnedFd, SegmentError> {
+        match self.file {
+            File::Own(fd) => Ok(fd),
+            File::Empty(_) => {
+                Err(SegmentError::System { step: "pass on", len: self.mapping.len(), source: Errno::BADF })
+            }
+        }
     }
 
     /// Returns the length in bytes: the requested length, rounded up to whole pages. Never 0.
@@ -336,19 +399,22 @@ impl Segment {
     /// Returns the segment as one of another sidecar. The open file of its descriptor is marked, and stays marked
     /// until this value and its mapping are gone.
     pub(super) fn of_peer(self, references: Option<ReferenceMarks>) -> Result<Segment, crate::Errno> {
-        let Segment { fd, mapping, fill, achieved, .. } = self;
-        let mark = rustix::io::fcntl_dupfd_cloexec(&fd, 0)?;
+        let mark = rustix::io::fcntl_dupfd_cloexec(self.fd(), 0)?;
+        let Segment { file, mapping, fill, achieved, .. } = self;
         let mapping = match Arc::try_unwrap(mapping) {
             Ok(mapping) => Arc::new(mapping.marked_by(mark)),
             Err(shared) => shared,
         };
-        Ok(Segment { fd, mapping, fill, achieved, references })
+        Ok(Segment { file, mapping, fill, achieved, references })
     }
 
     /// The kind of its memory.
     #[must_use]
     pub fn memory_kind(&self) -> MemoryKind {
-        MemoryKind::Host
+        match self.mapping.is_registered() {
+            true => MemoryKind::Registered,
+            false => MemoryKind::Host,
+        }
     }
 
     /// The number of the device whose memory it is; 0 for the host's.

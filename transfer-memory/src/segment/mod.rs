@@ -8,6 +8,9 @@
 //! | `F_SEAL_SHRINK`, `F_SEAL_GROW` | at creation | SIGBUS in every process that maps it |
 //! | `F_SEAL_FUTURE_WRITE`, `F_SEAL_SEAL` | [`Segment::seal_writers`], once every writer has mapped it | any further writer, also one who reopens the descriptor through `/proc`; holes punched into it |
 //!
+//! Memory of a worker's own may be a segment as well, if the sidecar is inside the worker's process ([`Segment::registered`]). It is no
+//! memfd, so no other process can map it.
+//!
 //! A descriptor opened read-only would protect nothing, because its holder can reopen it for writing; the seal does.
 
 mod budget;
@@ -18,6 +21,7 @@ mod memfd;
 mod peer;
 mod reader_locks;
 mod reference;
+mod registered;
 mod stream;
 mod word;
 
@@ -31,6 +35,7 @@ pub use memfd::{Achieved, Lock, MemoryKind, PageKind, Pages, Segment, SegmentOpt
 pub use reader_locks::is_marked;
 pub(crate) use reader_locks::reopen;
 pub use reference::ReferenceMarks;
+pub use registered::OwnedMemory;
 
 #[cfg(test)]
 mod peer_tests;

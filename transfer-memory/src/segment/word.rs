@@ -12,11 +12,11 @@ impl Mapping {
     pub fn word_at(&self, offset: u64) -> Result<&AtomicU32, MapError> {
         let len = size_of::<AtomicU32>() as u64;
         let word = self.writable_at(offset, len)?;
-        if !offset.is_multiple_of(len) {
+        if !word.cast::<AtomicU32>().is_aligned() {
             return Err(MapError::OutOfBounds { offset, len, mapping_len: self.len() });
         }
         // SAFETY: the pointer is valid for reads and writes of 4 bytes for as long as the mapping is borrowed, and
-        // aligned: a mapping begins at a page. Every bit pattern is a value. All processes that share the word access
+        // aligned (just checked). Every bit pattern is a value. All processes that share the word access
         // it atomically; a hostile one causes at most a value that the reader did not expect. The plain copies of this
         // type are machine accesses that mix no two words.
         Ok(unsafe { AtomicU32::from_ptr(word.cast()) })

@@ -95,7 +95,7 @@ impl WorkerEnd {
         let (welcome, [rings, arena], shown) = receive_welcome(&socket, deadline)?;
         let arena = Segment::adopt_to_write(arena, welcome.arena_len)?;
         let mapping = arena.mapping().clone();
-        WorkerEnd::finish(socket, welcome, rings, shown, (mapping, arena.into_fd()), deadline)
+        WorkerEnd::finish(socket, welcome, rings, shown, (mapping, arena.into_fd()?), deadline)
     }
 
     /// Returns to the sidecar that listens at `path` after its restart, with the arena of an earlier incarnation.

@@ -2,8 +2,10 @@
 
 mod acceptor;
 mod places;
+mod registering;
 
 pub(crate) use acceptor::Acceptor;
+pub use registering::{RegisterError, RegisteredMemory, Registration};
 
 use crate::admin::uid_of;
 use crate::config::{SessionLimits, Tenancy};

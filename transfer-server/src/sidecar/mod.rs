@@ -27,6 +27,7 @@ pub(crate) use parts::folder_for_copies;
 
 use crate::config::{self, Config, Loaded};
 use crate::reload::{Live, ReloadError, Reloaded};
+use crate::sessions::{RegisterError, RegisteredMemory};
 use folder::PrivateFolder;
 use parts::Parts;
 use std::fmt;
@@ -39,6 +40,7 @@ use std::thread::JoinHandle;
 use tokio::sync::{oneshot, watch};
 use transfer_core::tensor::Name;
 use transfer_fabric::engine::Turns;
+use transfer_memory::segment::OwnedMemory;
 
 /// The addresses of a sidecar as they were bound, with the actual ports.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -164,6 +166,19 @@ impl Sidecar {
     #[must_use]
     pub fn turns(&self) -> &Turns {
         &self.turns
+    }
+
+    /// Registers memory of a worker of this process, which is sent and lands there without a copy. Blocks until all fabrics know it.
+    ///
+    /// # Errors
+    /// [`RegisterError`], with the memory if no device may have it.
+    pub fn register(
+        &self,
+        session: u64,
+        worker: &Name,
+        owner: Box<dyn OwnedMemory>,
+    ) -> Result<RegisteredMemory, (RegisterError, Option<Box<dyn OwnedMemory>>)> {
+        self.live.sessions.register(session, worker, owner)
     }
 
     /// Applies a new configuration as far as a running sidecar can. Returns the changed keys that are in effect, and

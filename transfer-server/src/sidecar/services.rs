@@ -65,7 +65,7 @@ impl Services {
         let DataPlane { engine, requests, records, poll, datagrams: made } = data_plane;
         let (datagrams, export) = (made.as_ref().ok().cloned(), records.export.clone());
         let handle = engine.handle().clone();
-        let client = EngineClient::new(move |command| handle.send(command));
+        let client = EngineClient::of(handle);
 
         let me = member.identity.clone();
         let (tell, news) = mpsc::unbounded_channel();
@@ -95,7 +95,8 @@ impl Services {
         let control = tokio::spawn(control.run(requests, news));
 
         let (clock, poll) = (engine.clock(), PollControl::new(poll));
-        let live = Live { poll: poll.clone(), engine: client.clone(), security: security.clone() };
+        let live =
+            Live { poll: poll.clone(), engine: client.clone(), security: security.clone(), sessions: sessions.clone() };
         let observer = Observer::new(ObserverParts {
             me: me.clone(),
             clock,

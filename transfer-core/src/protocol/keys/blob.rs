@@ -60,6 +60,8 @@ struct Rare {
     /// Its place among the deltas of its key, and the identity of its base, once that is proved.
     deltas: Deltas,
     base: Option<NonZeroU64>,
+    /// Whether it lies in memory that its worker has registered, all of it or a part.
+    is_registered: bool,
 }
 
 /// The fetches of a version that stays until it was fetched so often.
@@ -163,6 +165,19 @@ impl Blob {
         self
     }
 
+    /// Notes that it lies in memory that its worker has registered, which no other process can map.
+    pub(crate) fn registered(mut self, is_registered: bool) -> Blob {
+        if is_registered {
+            self.rare().is_registered = true;
+        }
+        self
+    }
+
+    /// Whether it lies in memory that its worker has registered.
+    pub(crate) fn is_registered(&self) -> bool {
+        self.rare.as_ref().is_some_and(|rare| rare.is_registered)
+    }
+
     /// Sets the trace context of its push, if it has one.
     pub(crate) fn traced(mut self, trace: Option<TraceContext>) -> Blob {
         if trace.is_some() {
@@ -204,10 +219,12 @@ impl Blob {
             published_at,
             rare,
         } = self;
-        let rare = rare.as_deref().and_then(|Rare { ranges: _, counted, awaited: _, trace, deltas: _, base: _ }| {
-            let moved = Rare { counted: counted.clone(), trace: *trace, ..Rare::default() };
-            (moved.counted.is_some() || moved.trace.is_some()).then(|| Box::new(moved))
-        });
+        let rare = rare.as_deref().and_then(
+            |Rare { ranges: _, counted, awaited: _, trace, deltas: _, base: _, is_registered: _ }| {
+                let moved = Rare { counted: counted.clone(), trace: *trace, ..Rare::default() };
+                (moved.counted.is_some() || moved.trace.is_some()).then(|| Box::new(moved))
+            },
+        );
         let LocalSlice { segment, offset, len } = slice;
         Blob {
             segment,

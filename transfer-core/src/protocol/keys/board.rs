@@ -201,7 +201,7 @@ impl Keys {
             self.boards.free.get(&b.domain).is_some_and(|free| *free > 0 || before.is_some_and(|d| d == b.domain));
         // A board entry does not carry the trace that a push belongs to.
         let is_plain = b.is_in_one_piece() && b.meta.metadata_bytes() == 0 && b.trace().is_none();
-        let is_plain = is_plain && b.source.is_arena();
+        let is_plain = is_plain && b.source.is_arena() && !b.is_registered();
         let is_free = !b.counts_fetches() && !b.before_epoch && !record.more_follow();
         has_place && is_plain && is_free && matches!(record.owner, Owner::Session(_)) && !self.boards.closed
     }

@@ -1,8 +1,8 @@
 //! The arenas of workers, and the versions that lie in them.
 
-use super::Sessions;
+use super::{Session, Sessions};
 use crate::fabric::FabricKind;
-use crate::memory::SegmentId;
+use crate::memory::{ALIGNMENT, LocalSlice, SegmentId, padded};
 use crate::protocol::ids::SessionId;
 
 /// An arena: a segment that one worker writes. It outlives its worker until no version in it is in use, and no range of it is
@@ -28,21 +28,89 @@ impl Arena {
     }
 }
 
+/// Memory of a worker's own that is registered. It counts as a part of the worker's arena, and ends with that at the latest.
+pub(super) struct Region {
+    arena: SegmentId,
+    /// The place by which the worker names it, behind its arena.
+    start: u64,
+}
+
+impl Session {
+    /// Returns where bytes lie that the worker names by their place: in its arena, or in memory that it has registered.
+    pub(crate) fn locate(&self, place: u64, len: u64) -> Option<LocalSlice> {
+        let (segment, arena_len) = self.arena();
+        let end = place.checked_add(len)?;
+        if end <= arena_len {
+            return Some(LocalSlice { segment, offset: place, len });
+        }
+        let (start, (segment, region_len)) = self.regions.range(..=place).next_back()?;
+        (end <= start.checked_add(*region_len)?).then(|| LocalSlice { segment: *segment, offset: place - start, len })
+    }
+}
+
 impl Sessions {
+    /// Adds memory that a worker has registered. Returns the place by which the worker names it. `None` if the session is over, or
+    /// there are no places left.
+    pub(crate) fn add_region(&mut self, session: SessionId, segment: SegmentId, len: u64) -> Option<u64> {
+        let s = self.sessions.get_mut(&session).filter(|s| !s.is_leaving())?;
+        let (arena, arena_len) = s.arena();
+        let end = s.regions.last_key_value().map_or(Some(arena_len), |(start, (_, len))| start.checked_add(*len))?;
+        // Apart, so that no range goes on in another memory.
+        let start = s.next_region.max(padded(end)?.checked_add(ALIGNMENT)?);
+        s.next_region = padded(start.checked_add(len)?)?.checked_add(ALIGNMENT)?;
+        s.regions.insert(start, (segment, len));
+        self.regions.insert(segment, Region { arena, start });
+        Some(start)
+    }
+
+    /// Removes registered memory. Returns whether there was any.
+    pub(crate) fn remove_region(&mut self, segment: SegmentId) -> bool {
+        let Some(Region { arena, start }) = self.regions.remove(&segment) else { return false };
+        if let Some(session) = self.arenas.get(&arena).map(|arena| arena.session)
+            && let Some(s) = self.sessions.get_mut(&session)
+        {
+            s.regions.remove(&start);
+        }
+        self.unreadable.retain(|(of, _)| *of != segment);
+        true
+    }
+
+    /// Removes an arena that is unused. Returns it, and the memory that was registered beside it.
+    pub(crate) fn take_unused(&mut self, segment: SegmentId) -> (SegmentId, Vec<SegmentId>) {
+        let arena = self.home_of(segment);
+        let mut regions: Vec<_> =
+            self.regions.iter().filter(|(_, region)| region.arena == arena).map(|(id, _)| *id).collect();
+        regions.sort_unstable();
+        for region in &regions {
+            self.remove_region(*region);
+        }
+        (arena, regions)
+    }
+
+    /// Returns the place by which a worker names bytes of its arena, or of memory that it has registered.
+    pub(crate) fn place_of(&self, slice: LocalSlice) -> u64 {
+        slice.offset + self.regions.get(&slice.segment).map_or(0, |region| region.start)
+    }
+
+    /// Returns the arena beside which memory is registered, or the arena itself.
+    fn home_of(&self, segment: SegmentId) -> SegmentId {
+        self.regions.get(&segment).map_or(segment, |region| region.arena)
+    }
+
     /// Returns the session whose arena it is, while the session is open.
     pub(crate) fn of_arena(&self, arena: SegmentId) -> Option<SessionId> {
-        let session = self.arenas.get(&arena)?.session;
+        let session = self.arenas.get(&self.home_of(arena))?.session;
         self.get(session).filter(|s| !s.is_leaving()).map(|_| session)
     }
 
     /// Returns the number of versions that lie in an arena, and whether its worker is gone.
     pub(crate) fn arena(&self, arena: SegmentId) -> Option<(u64, bool)> {
-        self.arenas.get(&arena).map(|arena| (arena.blobs, arena.abandoned))
+        self.arenas.get(&self.home_of(arena)).map(|arena| (arena.blobs, arena.abandoned))
     }
 
     /// Returns the number of ranges that the versions in an arena consist of.
     pub(crate) fn ranges_in(&self, arena: SegmentId) -> Option<u64> {
-        self.arenas.get(&arena).map(|arena| arena.ranges)
+        self.arenas.get(&self.home_of(arena)).map(|arena| arena.ranges)
     }
 
     /// Notes that the sidecar cannot write an arena.
@@ -52,14 +120,19 @@ impl Sessions {
         }
     }
 
-    /// Notes that a fabric cannot read an arena.
+    /// Notes that a fabric cannot read an arena, or registered memory.
     pub(crate) fn arena_is_unreadable(&mut self, arena: SegmentId, by: FabricKind) {
-        self.unreadable.push((arena, by));
+        self.unreadable.insert((arena, by));
     }
 
-    /// Returns the arenas that a fabric cannot read. There are none but after a restart of the sidecar.
-    pub(crate) fn unreadable(&self, by: FabricKind) -> impl Iterator<Item = SegmentId> {
-        self.unreadable.iter().filter(move |(_, kind)| *kind == by).map(|(arena, _)| *arena)
+    /// Whether there is memory that a fabric cannot read.
+    pub(crate) fn has_unreadable(&self) -> bool {
+        !self.unreadable.is_empty()
+    }
+
+    /// Whether a fabric can read all of these ranges.
+    pub(crate) fn can_read(&self, slices: &[LocalSlice], by: FabricKind) -> bool {
+        slices.iter().all(|slice| !self.unreadable.contains(&(slice.segment, by)))
     }
 
     /// Whether peers may write into an arena.
@@ -69,6 +142,7 @@ impl Sessions {
 
     /// Counts a range of an arena that is opened to a peer.
     pub(crate) fn open_range(&mut self, arena: SegmentId) {
+        let arena = self.home_of(arena);
         if let Some(arena) = self.arenas.get_mut(&arena) {
             arena.open += 1;
         }
@@ -76,6 +150,7 @@ impl Sessions {
 
     /// Stops counting a range that is closed. Returns `true` if the arena is now unused, as [`vacate`](Sessions::vacate) does.
     pub(crate) fn close_range(&mut self, arena: SegmentId) -> bool {
+        let arena = self.home_of(arena);
         if let Some(arena) = self.arenas.get_mut(&arena) {
             arena.open = arena.open.saturating_sub(1);
         }
@@ -84,6 +159,7 @@ impl Sessions {
 
     /// Counts a version that now lies in an arena.
     pub(crate) fn occupy(&mut self, arena: SegmentId, ranges: u32) {
+        let arena = self.home_of(arena);
         if let Some(arena) = self.arenas.get_mut(&arena) {
             arena.blobs += 1;
             arena.ranges += u64::from(ranges);
@@ -93,6 +169,7 @@ impl Sessions {
     /// Removes a version from an arena. Returns `true` if the arena is now unused, because its worker is gone too; the
     /// arena is then forgotten.
     pub(crate) fn vacate(&mut self, arena: SegmentId, ranges: u32) -> bool {
+        let arena = self.home_of(arena);
         if let Some(arena) = self.arenas.get_mut(&arena) {
             arena.blobs = arena.blobs.saturating_sub(1);
             arena.ranges = arena.ranges.saturating_sub(ranges.into());

@@ -28,8 +28,8 @@ use crate::fabric::FabricKind;
 use crate::memory::SegmentId;
 use crate::tensor::Name;
 use crate::time::Time;
-use arenas::Arena;
-use hashbrown::HashMap;
+use arenas::{Arena, Region};
+use hashbrown::{HashMap, HashSet};
 use session::Leases;
 use std::collections::{BTreeMap, BTreeSet};
 use whereabouts::Whereabouts;
@@ -55,8 +55,10 @@ pub(super) struct Sessions {
     /// The workers that can be found by name.
     by_name: HashMap<Name, SessionId>,
     arenas: HashMap<SegmentId, Arena>,
-    /// The arenas that a fabric cannot read.
-    unreadable: Vec<(SegmentId, FabricKind)>,
+    /// The memory that workers have registered beside their arenas.
+    regions: HashMap<SegmentId, Region>,
+    /// The arenas and registered memory that a fabric cannot read.
+    unreadable: HashSet<(SegmentId, FabricKind)>,
     operations: Slab<Op, of::Operation>,
     deadlines: BTreeSet<(Time, OperationId)>,
     /// The number of waiting fetches of parts of exchanges.

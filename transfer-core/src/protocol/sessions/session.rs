@@ -22,6 +22,10 @@ pub(crate) struct Session {
     tenant: Tenant,
     arena: SegmentId,
     arena_len: u64,
+    /// The memory that it has registered, and the length of that, by the places by which it names it.
+    pub(super) regions: BTreeMap<u64, (SegmentId, u64)>,
+    /// The first place that registered memory may have. No place is used twice.
+    pub(super) next_region: u64,
     pub(super) ops: HashMap<OpId, OperationId>,
     /// The ranges of its arena in which its fetches are to land, without the first one of each.
     pub(super) more_ranges: usize,
@@ -117,6 +121,8 @@ impl Sessions {
             tenant,
             arena,
             arena_len,
+            regions: BTreeMap::new(),
+            next_region: 0,
             ops,
             more_ranges: 0,
             leases,

@@ -21,6 +21,7 @@ mod pushes;
 mod quotas;
 mod ranges;
 mod references;
+mod registered;
 mod retention;
 mod shared_pulls;
 mod shown;

@@ -70,6 +70,8 @@ pub(crate) struct Pull {
 struct Target {
     destination: Destination,
     arena: SegmentId,
+    /// Where its ranges lie.
+    slices: Vec<LocalSlice>,
     state: TargetState,
 }
 
@@ -167,8 +169,9 @@ impl Pull {
     }
 
     /// Makes it a request for a version that lands in the memory of its worker, where that can be.
-    pub(crate) fn landing_in(self, to: Option<(Destination, SegmentId)>) -> Pull {
-        let target = |(destination, arena)| Box::new(Target { destination, arena, state: TargetState::Closed });
+    pub(crate) fn landing_in(self, to: Option<(Destination, SegmentId, Vec<LocalSlice>)>) -> Pull {
+        let target =
+            |(destination, arena, slices)| Box::new(Target { destination, arena, slices, state: TargetState::Closed });
         Pull { to: to.map(target), ..self }
     }
 
@@ -193,7 +196,7 @@ impl Pull {
             self.set_target(TargetState::Open);
         }
         let opened = self.to.as_ref().filter(|to| to.state >= TargetState::Open);
-        opened.map_or_else(Vec::new, |to| to.destination.ranges.iter().map(|range| range.within(to.arena)).collect())
+        opened.map_or_else(Vec::new, |to| to.slices.clone())
     }
 
     /// Returns the arena in which the memory of the worker lies, if it has a slot.

@@ -93,6 +93,7 @@ impl Answering<'_> {
 /// sent: then it is certain when a peer has it.
 fn may_be_referred(blob: &Blob, reader: Tenant) -> bool {
     blob.domain == reader
+        && !blob.is_registered()
         && blob.meta.len_bytes() > 0
         && !matches!(blob.retention().until, Until::Fetched(_))
         && !matches!(blob.source, Source::Reference { .. })

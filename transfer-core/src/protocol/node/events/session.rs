@@ -47,6 +47,19 @@ impl Node {
         self.sessions.arena_is_unreadable(arena, by);
     }
 
+    /// Handles memory of its own that a worker of this process has registered, which is registered with the fabrics. Returns the place by
+    /// which the worker names it, behind its arena: in pushes, and for fetches that land there. `None` if the session is over.
+    pub fn memory_registered(&mut self, session: SessionId, segment: SegmentId, len: u64) -> Option<u64> {
+        self.sessions.add_region(session, segment, len)
+    }
+
+    /// Handles the end of registered memory. The worker has nothing published there, and nothing lands there.
+    pub fn memory_released(&mut self, segment: SegmentId) {
+        if self.sessions.remove_region(segment) {
+            self.actions.push(HostAction::SegmentUnused { segment });
+        }
+    }
+
     /// Handles the end of a worker that no longer reads anything. Its leases and operations end, and so do the versions
     /// that it published, except for their readers. If it was [evicted](Node::session_evicted) before, only its leases
     /// are left to end. What a worker with many keys or leases has ends in later rounds, by [`Node::timeout`].
@@ -81,14 +94,17 @@ impl Node {
     pub fn table_of(&self, session: SessionId, push: &Push) -> Option<LocalSlice> {
         let s = self.sessions.get(session).filter(|_| push.ranges > 0)?;
         let offset = push.offset.checked_add(push.meta.body_offset())?;
-        Some(LocalSlice { segment: s.arena().0, offset, len: table_bytes(push.ranges) })
+        // Where there is no such range, reading the arena there fails, and the push is refused.
+        let (len, segment) = (table_bytes(push.ranges), s.arena().0);
+        Some(s.locate(offset, len).unwrap_or(LocalSlice { segment, offset, len }))
     }
 
     /// Returns where the metadata of a push lies, if it has any. The caller may copy it out of the arena and check it.
     #[must_use]
     pub fn metadata_of(&self, session: SessionId, push: &Push) -> Option<LocalSlice> {
         let s = self.sessions.get(session).filter(|_| push.meta.metadata_bytes() > 0)?;
-        Some(LocalSlice { segment: s.arena().0, offset: push.offset, len: push.meta.metadata_bytes().into() })
+        let (offset, len, segment) = (push.offset, push.meta.metadata_bytes().into(), s.arena().0);
+        Some(s.locate(offset, len).unwrap_or(LocalSlice { segment, offset, len }))
     }
 
     /// Returns where the label of a push lies, if its key is that of an anchor or a mark of an exchange. The caller
@@ -99,7 +115,7 @@ impl Node {
         let len = push.meta.len_bytes();
         let key = ExchangeKey::parse(push.key.as_str()).filter(|_| len <= Label::MAX_BYTES as u64)?;
         let has_label = matches!(key.part, Part::Anchor | Part::Mark(..));
-        has_label.then_some(LocalSlice { segment: s.arena().0, offset: push.offset, len })
+        if has_label { s.locate(push.offset, len) } else { None }
     }
 
     /// Handles a push of which the caller has read a part: the body is made of these ranges of the worker's arena, in

@@ -7,6 +7,7 @@ use crate::protocol::node::flows::Fetching;
 use crate::protocol::sessions::{FetchOp, FetchStage, Op, OpKind};
 use crate::tensor::{Key, Name, Select, Version};
 use crate::time::Time;
+use crate::wire::ranges::ArenaRange;
 
 /// How many times a fetch asks the directory again because the key is not where the directory said.
 pub(in crate::protocol::node) const MAX_REDIRECTS: u32 = 16;
@@ -21,8 +22,10 @@ impl Fetching<'_> {
         mut fetch: Fetch,
         to: Option<Destination>,
     ) {
-        let arena_len = self.sessions.get(session).map_or(0, |s| s.arena().1);
-        if let Some(Err(failure)) = to.as_ref().map(|to| to.check_ranges(&fetch.key, arena_len)) {
+        let Some(s) = self.sessions.get(session) else { return };
+        let is_registered = |range: &ArenaRange| s.locate(range.offset, range.len).is_some();
+        let checked = to.as_ref().map(|to| to.check_ranges(&fetch.key, s.arena().1, is_registered));
+        if let Some(Err(failure)) = checked {
             return replies!(self).refuse(session, op, failure);
         }
         if let Some(failure) = access!(self).is_busy(session) {

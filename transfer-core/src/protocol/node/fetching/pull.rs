@@ -1,7 +1,7 @@
 //! Pulling, the receiver's side: send a request, grant a slot, wait for the write. Fetches of the same share a request.
 
 use crate::fabric::{Isolation, LinkId};
-use crate::memory::SegmentId;
+use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{Destination, Failure, FailureCode, Otherwise};
 use crate::protocol::ids::{OperationId, PullId};
 use crate::protocol::landing::Want;
@@ -103,10 +103,11 @@ impl Fetching<'_> {
     }
 
     /// Returns the memory in which a fetch is to land.
-    fn destination_of(&self, op: OperationId) -> Option<(Destination, SegmentId)> {
+    fn destination_of(&self, op: OperationId) -> Option<(Destination, SegmentId, Vec<LocalSlice>)> {
         let op = self.sessions.op(op)?;
-        let (arena, _) = self.sessions.get(op.session)?.arena();
-        Some((op.destination()?.clone(), arena))
+        let (s, destination) = (self.sessions.get(op.session)?, op.destination()?);
+        let slices = destination.ranges.iter().map(|range| s.locate(range.offset, range.len)).collect::<Option<_>>()?;
+        Some((destination.clone(), s.arena().0, slices))
     }
 
     /// Fails fetches whose request has ended.

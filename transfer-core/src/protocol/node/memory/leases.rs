@@ -51,7 +51,7 @@ impl Memory<'_> {
         if let Source::Arena(pushed) = blob.source
             && let Some(session) = self.sessions.of_arena(slice.segment)
         {
-            let reply = Reply::Returned { pushed, offset: slice.offset };
+            let reply = Reply::Returned { pushed, offset: self.sessions.place_of(slice) };
             self.actions.push(HostAction::Reply { session, reply });
         }
         if self.sessions.vacate(slice.segment, blob.range_count()) {
@@ -66,10 +66,13 @@ impl Memory<'_> {
         }
     }
 
-    /// Releases an arena that can no longer be reached.
+    /// Releases an arena that can no longer be reached, and what is registered beside it. `segment` is one of them.
     pub(in crate::protocol::node) fn arena_unused(&mut self, segment: SegmentId) {
+        let (segment, regions) = self.sessions.take_unused(segment);
         self.references.unshare(segment);
-        self.actions.push(HostAction::SegmentUnused { segment });
+        for segment in std::iter::once(segment).chain(regions) {
+            self.actions.push(HostAction::SegmentUnused { segment });
+        }
     }
 
     /// Answers a fetch with a lease on a blob that lies at this node. The lease is on all of it, whatever the `excerpt`
@@ -206,8 +209,9 @@ impl Memory<'_> {
         let Source::Arena(pushed) = std::mem::replace(&mut blob.source, Source::Returned) else { return };
         self.spills.went(id);
         self.exchanges.went(id);
+        let offset = self.sessions.place_of(blob.slice());
         self.leave_arena(&blob);
-        let answer = Answer::TakenBack { version: blob.version, pushed, offset: blob.slice().offset };
+        let answer = Answer::TakenBack { version: blob.version, pushed, offset };
         self.actions.answer(op.session, op.id, answer);
     }
 }

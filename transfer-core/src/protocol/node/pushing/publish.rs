@@ -2,7 +2,7 @@
 
 use crate::exchange::Label;
 use crate::fabric::FabricKind;
-use crate::memory::{ALIGNMENT, LocalSlice, SegmentId, padded};
+use crate::memory::{ALIGNMENT, LocalSlice, padded};
 use crate::op::{
     Announced, Answer, DeltaOf, Deltas, Failure, FailureCode, MAX_NOTICES, OpId, Push, Report, announced_ticket,
 };
@@ -14,7 +14,7 @@ use crate::protocol::node::flows::Pushing;
 use crate::protocol::node::replies::WorkersTransfer;
 use crate::protocol::node::rules::key_owned;
 use crate::protocol::rules::Broken;
-use crate::protocol::sessions::{Op, OpKind, PushOp, PushStage};
+use crate::protocol::sessions::{Op, OpKind, PushOp, PushStage, Session};
 use crate::tensor::{Key, Life, Name, Retention, Spill, Version};
 use crate::time::Time;
 use crate::wire::ranges::{ArenaRange, table_bytes};
@@ -44,26 +44,36 @@ fn stays_nowhere(push: &Push, local: bool) -> Option<Failure> {
     Some(Failure::new(FailureCode::Invalid, text))
 }
 
-/// Checks a push and returns the slice that it publishes: the tensor, or its metadata and the table of the ranges of
-/// its body.
-fn pushed_slice(
-    (arena, arena_len): (SegmentId, u64),
-    push: &Push,
-    ranges: &[ArenaRange],
-) -> Result<LocalSlice, Failure> {
+/// The memory of a push.
+struct PushedMemory {
+    /// The tensor, or its metadata and the table of the ranges of its body.
+    slice: LocalSlice,
+    /// The ranges of its body, if there are several.
+    parts: Vec<LocalSlice>,
+    /// Whether some of it is registered memory.
+    is_registered: bool,
+}
+
+/// Checks a push and returns the memory that it publishes.
+fn pushed_slice(s: &Session, push: &Push, ranges: &[ArenaRange]) -> Result<PushedMemory, Failure> {
+    let (arena, arena_len) = s.arena();
     let invalid = |text: String| Err(Failure::new(FailureCode::Invalid, text));
     let len = match push.ranges {
         0 => push.meta.len_bytes(),
         n => push.meta.body_offset() + table_bytes(n),
     };
-    let end = padded(len).and_then(|n| n.checked_add(push.offset));
-    if !push.offset.is_multiple_of(ALIGNMENT) || end.is_none_or(|end| end > arena_len) {
+    // Behind registered memory there is no padding.
+    let room = if push.offset < arena_len { padded(len) } else { Some(len) };
+    let Some(slice) = room
+        .and_then(|room| s.locate(push.offset, room)?.sub(0, len))
+        .filter(|_| push.offset.is_multiple_of(ALIGNMENT))
+    else {
         return invalid(format!(
             "the pushed range starts at {} and has {len} bytes; it must start at a multiple of {ALIGNMENT} and end within the arena \
-             of {arena_len} bytes",
+             of {arena_len} bytes, or within registered memory",
             push.offset
         ));
-    }
+    };
     if ranges.len() as u64 != u64::from(push.ranges) {
         return invalid(format!(
             "the push names a table of {} ranges, of which {} were read",
@@ -71,11 +81,15 @@ fn pushed_slice(
             ranges.len()
         ));
     }
-    if let Some(r) = ranges.iter().find(|r| r.end().is_none_or(|end| end > arena_len)) {
-        return invalid(format!(
-            "{} bytes at {} of the body do not lie within the arena of {arena_len} bytes",
-            r.len, r.offset
-        ));
+    let mut parts = Vec::with_capacity(ranges.len());
+    for r in ranges {
+        let Some(part) = s.locate(r.offset, r.len) else {
+            return invalid(format!(
+                "{} bytes at {} of the body do not lie within the arena of {arena_len} bytes, or within registered memory",
+                r.len, r.offset
+            ));
+        };
+        parts.push(part);
     }
     let body_len = push.meta.len_bytes() - push.meta.body_offset();
     let sum = ranges.iter().try_fold(0_u64, |sum, r| sum.checked_add(r.len));
@@ -89,7 +103,8 @@ fn pushed_slice(
     if push.ranges > 0 && sum != Some(body_len) {
         return invalid(format!("the ranges of the body come to {sum:?} bytes, and the description says {body_len}"));
     }
-    Ok(LocalSlice { segment: arena, offset: push.offset, len })
+    let is_registered = std::iter::once(&slice).chain(&parts).any(|part| part.segment != arena);
+    Ok(PushedMemory { slice, parts, is_registered })
 }
 
 impl Pushing<'_> {
@@ -123,15 +138,25 @@ impl Pushing<'_> {
         now: Time,
         session: SessionId,
         op: OpId,
-        push: Push,
+        mut push: Push,
         (ranges, label): (&[ArenaRange], Option<Label>),
         error: Option<Failure>,
     ) {
         let Some(s) = self.sessions.get(session) else { return };
-        let slice = match pushed_slice(s.arena(), &push, ranges) {
-            Ok(slice) => slice,
+        let arena = s.arena().0;
+        let PushedMemory { slice, parts, is_registered } = match pushed_slice(s, &push, ranges) {
+            Ok(memory) => memory,
             Err(failure) => return answering!(self).refuse_push(session, op, &push, failure),
         };
+        if slice.segment != arena && push.deltas != Deltas::None {
+            // A delta lies in the arena, and its version does not.
+            push.deltas = Deltas::Follow;
+        }
+        if is_registered && push.announced.is_some() {
+            let text = "a version in registered memory is announced, where no other process can read it";
+            let failure = Failure::new(FailureCode::Invalid, text);
+            return answering!(self).refuse_push(session, op, &push, failure);
+        }
         let announced = match self.announced(session, &push) {
             Ok(announced) => announced,
             Err(failure) => return answering!(self).refuse_push(session, op, &push, failure),
@@ -171,8 +196,9 @@ impl Pushing<'_> {
         let blob = Blob::new(slice, push.meta, tenant, Source::Arena(op));
         let mut blob = blob.retained(push.retention).traced(push.trace).with_deltas(push.deltas);
         if push.ranges > 0 {
-            blob = blob.made_of(ranges.iter().map(|r| r.within(slice.segment)).collect());
+            blob = blob.made_of(parts.into());
         }
+        blob = blob.registered(is_registered);
         self.sessions.occupy(slice.segment, push.ranges);
         let blob = self.keys.insert(blob);
         self.keys.share(blob, readers);

@@ -37,8 +37,7 @@ impl Access<'_> {
     /// Whether this version lies in memory that the fabric of a link cannot read, so that it is copied before it is sent.
     pub(in crate::protocol::node) fn is_unreadable(&self, link: LinkId, blob: BlobId) -> bool {
         let Some(kind) = self.links.get(link).map(Link::kind) else { return false };
-        let mut unreadable = self.sessions.unreadable(kind);
-        unreadable.any(|arena| self.keys.body_of(blob, None).iter().any(|slice| slice.segment == arena))
+        self.sessions.has_unreadable() && !self.sessions.can_read(&self.keys.body_of(blob, None), kind)
     }
 
     /// Checks that a part of this version can be fetched.

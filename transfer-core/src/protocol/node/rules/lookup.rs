@@ -11,11 +11,12 @@ use crate::protocol::transfers::Serve;
 use crate::tensor::{Key, Name, Select, Version};
 
 impl Lookup<'_> {
-    /// Returns whether a worker cannot read a version where it lies: it belongs to another tenant, or is on disk.
+    /// Returns whether a worker cannot read a version where it lies: it belongs to another tenant, is on disk, or lies in memory of its
+    /// pusher's process.
     pub(in crate::protocol::node) fn needs_copy(&self, session: SessionId, blob: BlobId) -> bool {
         let reader = self.sessions.tenant_of(session);
         let is_of_another = |b: &Blob| reader.is_some_and(|reader| reader != b.domain);
-        self.keys.blob(blob).is_some_and(|b| is_of_another(b) || b.on_disk().is_some())
+        self.keys.blob(blob).is_some_and(|b| is_of_another(b) || b.on_disk().is_some() || b.is_registered())
     }
 
     /// Describes a key whose versions are a stream, before it ends. `of`: its owner, where that one is gone already.
