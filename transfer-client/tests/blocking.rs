@@ -6,8 +6,12 @@ mod sidecar;
 use arrow_array::types::{Float32Type, Int64Type};
 use arrow_array::{Float32Array, Int64Array, PrimitiveArray};
 use sidecar::{Honest, Script, Sidecar, Wire, failed};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Wake, Waker};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use transfer_client::{BlockingClient, DType, Error, FailureCode, Fault, Key, ViewError};
 use transfer_core::op::{Command, Reply, Request};
 
@@ -174,6 +178,37 @@ fn foreign_memory_is_copied_once_and_counted() {
     assert_eq!(client.push_bytes("bytes", DType::BF16, [2], &[1, 2, 3, 4]).call().unwrap().report.copied, 4);
     assert_eq!(client.fetch("bytes").call().unwrap().as_bytes(), [1, 2, 3, 4]);
     sidecar.wait_until(|heard| heard.leases == 0 && heard.pushed == 2);
+}
+
+/// Counts how often it is woken.
+#[derive(Default)]
+struct Woken(AtomicUsize);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_wait_for_room_is_woken_by_what_is_dropped_and_looks_at_no_other_time() {
+    let (_sidecar, client) = start(Honest::default(), 1 << 20);
+    let whole = || client.allocate(DType::U8, [1 << 20]).unwrap();
+    // However its last holder lets it go.
+    for freeze in [false, true] {
+        let held = whole();
+        let (writable, frozen) = if freeze { (None, Some(held.freeze())) } else { (Some(held), None) };
+        let mut wait = client.allocate_wait(DType::U8, [1 << 20]).timeout(secs(600)).begin();
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(woken.clone());
+        let ControlFlow::Continue(at) = wait.poll(&waker) else { panic!("there is no room") };
+        assert!(at > Instant::now() + secs(300), "it does not poll");
+        drop((writable, frozen));
+        assert_eq!(woken.0.load(Ordering::SeqCst), 1);
+        let ControlFlow::Break(Ok(tensor)) = wait.poll(&waker) else { panic!("there is room") };
+        drop(tensor);
+    }
+    drop(whole());
 }
 
 #[test]

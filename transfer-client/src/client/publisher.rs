@@ -72,8 +72,8 @@ impl<C: AnyClient> Publisher<C> {
     }
 
     /// Publishes a frozen tensor in place, as [`Client::push_frozen`](crate::Client::push_frozen) does.
-    pub fn push_frozen<'a>(&self, tensor: &'a Frozen) -> Push<'a, C> {
-        self.push_source(Ok(Source::frozen(tensor)))
+    pub fn push_frozen(&self, tensor: &Frozen) -> Push<'static, C> {
+        self.push_source(Ok(Source::Frozen(tensor.clone())))
     }
 
     /// Publishes a copy of elements from any memory, as [`Client::push_slice`](crate::Client::push_slice) does.

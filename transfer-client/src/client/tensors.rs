@@ -34,8 +34,8 @@ both_clients! {
     }
 
     /// Publishes a frozen tensor under `key`, in place. It may be pushed any number of times.
-    pub fn push_frozen<'a>(&self, key: impl ToKey, tensor: &'a Frozen) -> Push<'a, Self> {
-        Push::new(self.handle().session(), to_key(&key), Ok(Source::frozen(tensor)))
+    pub fn push_frozen(&self, key: impl ToKey, tensor: &Frozen) -> Push<'static, Self> {
+        Push::new(self.handle().session(), to_key(&key), Ok(Source::Frozen(tensor.clone())))
     }
 
     /// Publishes elements from any memory, row-major, under `key`. They are copied into the arena once, by several

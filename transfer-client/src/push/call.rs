@@ -37,6 +37,8 @@ pub struct Pushed {
 #[derive(Debug)]
 pub(crate) enum Source<'a> {
     Tensor(TensorMut),
+    /// A frozen tensor: pushed in place, or copied into the arena if it is another client's.
+    Frozen(Frozen),
     /// Memory of any owner: pushed in place if it is a frozen range of the arena, else copied into the arena.
     Bytes(&'a [u8], TensorMeta),
     /// Record batches, or a bundle: their buffers are pushed in place if they are in the arena, else copied into it.
@@ -44,11 +46,6 @@ pub(crate) enum Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// A frozen tensor, in place.
-    pub(crate) fn frozen(tensor: &'a Frozen) -> Source<'a> {
-        Source::Bytes(tensor.as_bytes(), tensor.meta().clone())
-    }
-
     /// A copy of a tensor that stays writable.
     pub(crate) fn snapshot(tensor: &'a TensorMut) -> Source<'a> {
         Source::Bytes(tensor.as_bytes(), tensor.meta().clone())
@@ -58,7 +55,7 @@ impl<'a> Source<'a> {
     fn into_tensor(self) -> Option<TensorMut> {
         match self {
             Source::Tensor(tensor) => Some(tensor),
-            Source::Bytes(..) | Source::Pieces(_) => None,
+            Source::Frozen(_) | Source::Bytes(..) | Source::Pieces(_) => None,
         }
     }
 }
@@ -236,19 +233,17 @@ impl PushCall<'_> {
                 let (block, meta) = tensor.into_parts();
                 Ok(Prepared::whole(Held::Own(block), meta))
             }
-            Source::Bytes(bytes, meta) => {
-                let arena = self.session.arena();
-                if let Some(range) = SharedRange::find(arena, bytes.as_ptr(), bytes.len() as u64) {
-                    return Ok(Prepared::whole(Held::Shared(range), meta));
+            Source::Frozen(tensor) => {
+                let held = self.hold(tensor.as_bytes(), waker, last_try).map_err(failed)?;
+                match held {
+                    Some(held) => Ok(Prepared::whole(held, tensor.meta().clone())),
+                    None => Err(Unprepared::Waits(Source::Frozen(tensor))),
                 }
-                let room = self.session.allocate_or_wait(bytes.len() as u64, waker, last_try).map_err(failed)?;
-                let Some(block) = room else { return Err(Unprepared::Waits(Source::Bytes(bytes, meta))) };
-                // Cannot fail: the block lies in its arena, which is writable.
-                if arena.mapping().copy_in_parallel(block.slice().offset, bytes, copy_threads()).is_ok() {
-                    self.copied = Some(bytes.len() as u64);
-                }
-                Ok(Prepared::whole(Held::Own(block), meta))
             }
+            Source::Bytes(bytes, meta) => match self.hold(bytes, waker, last_try).map_err(failed)? {
+                Some(held) => Ok(Prepared::whole(held, meta)),
+                None => Err(Unprepared::Waits(Source::Bytes(bytes, meta))),
+            },
             Source::Pieces(mut pieces) => {
                 if pieces.apart && !copy_buffers(&self.session, &mut pieces, waker, last_try).map_err(failed)? {
                     return Err(Unprepared::Waits(Source::Pieces(pieces)));
@@ -262,12 +257,30 @@ impl PushCall<'_> {
         }
     }
 
+    /// Finds bytes in the arena, or copies them there. `None` if there is no room now.
+    fn hold(&mut self, bytes: &[u8], waker: &Waker, last_try: bool) -> Result<Option<Held>, Error> {
+        let arena = self.session.arena();
+        if let Some(range) = SharedRange::find(arena, bytes.as_ptr(), bytes.len() as u64) {
+            return Ok(Some(Held::Shared(range)));
+        }
+        let Some(block) = self.session.allocate_or_wait(bytes.len() as u64, waker, last_try)? else { return Ok(None) };
+        // Cannot fail: the block lies in its arena, which is writable.
+        if arena.mapping().copy_in_parallel(block.slice().offset, bytes, copy_threads()).is_ok() {
+            self.copied = Some(bytes.len() as u64);
+        }
+        Ok(Some(Held::Own(block)))
+    }
+
     /// Makes pieces of a tensor that is to have digests: they lie in metadata in front of it.
     fn with_digests<'a>(&mut self, source: Source<'a>) -> Result<Source<'a>, PushError> {
         let (piece, meta) = match source {
             source if !self.options.digesting.is_asked() => return Ok(source),
             Source::Pieces(_) => return Ok(source),
             Source::Bytes(bytes, meta) => (Piece::Borrowed(bytes), meta),
+            Source::Frozen(tensor) => {
+                let meta = tensor.meta().clone();
+                (Piece::Shared(tensor.into_bytes().to_arrow_buffer()), meta)
+            }
             Source::Tensor(tensor) => {
                 if let Err(e) = self.session.check_arena(&tensor) {
                     return Err(PushError::new(e, Some(tensor)));
@@ -403,7 +416,7 @@ impl Call for PushCall<'_> {
                 Ok(prepared) => prepared,
                 Err(Unprepared::Waits(source)) => {
                     self.stage = Stage::Unsent { key, source, started: Some(started) };
-                    return ControlFlow::Continue(limit.min(now + Session::ROOM_POLL));
+                    return ControlFlow::Continue(self.session.room_limit(now, limit));
                 }
                 Err(Unprepared::Failed(error)) => return ControlFlow::Break(self.returned(error)),
             };

@@ -1,5 +1,6 @@
 //! The arena, which outlives sessions: a restarted sidecar gets it again.
 
+use super::wait::Waiters;
 use super::{Loan, Session};
 use parking_lot::Mutex;
 use rustix::fd::OwnedFd;
@@ -30,6 +31,8 @@ pub(crate) struct Home {
     pub(crate) fd: OwnedFd,
     /// The process that owns it.
     guard: ForkGuard,
+    /// The waiters for room in the arena.
+    pub(super) room: Arc<Waiters>,
     /// Allocations that the sidecar has returned, but that readers from before its restart may still read.
     awaited: Mutex<Vec<(u64, Vec<Arc<Former>>)>>,
     /// Whether a restarted sidecar has taken the arena, which it maps read-only.
@@ -38,7 +41,10 @@ pub(crate) struct Home {
 
 impl Home {
     pub(crate) fn new(arena: Arena, fd: OwnedFd, guard: ForkGuard) -> Home {
-        Home { arena, fd, guard, awaited: Mutex::default(), is_returned: AtomicBool::new(false) }
+        let room = Arc::<Waiters>::default();
+        let waiters = room.clone();
+        arena.on_free(move || waiters.wake_all());
+        Home { arena, fd, guard, room, awaited: Mutex::default(), is_returned: AtomicBool::new(false) }
     }
 
     /// Records that a restarted sidecar has taken the arena.
@@ -81,6 +87,11 @@ impl Home {
         }
         self.awaited.lock().push((allocation, formers));
         Ok(())
+    }
+
+    /// Whether memory is awaited whose readers are those of a former session. No event says when they are done.
+    pub(super) fn awaits_former_readers(&self) -> bool {
+        !self.awaited.lock().is_empty()
     }
 
     /// Frees the allocations whose readers are done. Returns whether there were any.

@@ -6,12 +6,12 @@ use crate::error::Error;
 use crate::memory::TensorMut;
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use transfer_core::alloc::AllocError;
 use transfer_memory::arena::{Arena, Block};
 
 impl Session {
-    /// The polling interval of waits for room in the arena: dropping a frozen tensor wakes no one.
+    /// The polling interval of waits for the readers of a session before this one, whose end no event tells.
     pub(crate) const ROOM_POLL: Duration = Duration::from_millis(10);
 
     /// The arena.
@@ -44,8 +44,16 @@ impl Session {
         })
     }
 
-    /// Allocates `len_bytes`. `None` if there is no room now; then `waker` is woken when memory is returned, up to
-    /// [`Session::ROOM_POLL`] late. With `last_try`, no room is an error.
+    /// When a wait for room looks again that is not woken before, at the latest `limit`.
+    pub(crate) fn room_limit(&self, now: Instant, limit: Instant) -> Instant {
+        match self.home.awaits_former_readers() {
+            true => limit.min(now + Session::ROOM_POLL),
+            false => limit,
+        }
+    }
+
+    /// Allocates `len_bytes`. `None` if there is no room now; then `waker` is woken when memory is free again, but for memory that
+    /// [`Session::room_limit`] tells of. With `last_try`, no room is an error.
     ///
     /// # Errors
     /// Those of [`Session::allocate`]; [`Error::SidecarGone`] if waiting is useless.
@@ -62,7 +70,7 @@ impl Session {
         if let Some(gone) = self.gone() {
             return Err(gone.into());
         }
-        self.room.register(waker);
+        self.home.room.register(waker);
         match self.allocate(len_bytes) {
             Err(Error::ArenaFull { .. }) => Ok(None),
             done => done.map(Some),
@@ -94,7 +102,7 @@ impl Session {
 
     /// Wakes the calls that wait for room in the arena.
     pub(crate) fn room_is_free(&self) {
-        self.room.wake_all();
+        self.home.room.wake_all();
     }
 
     /// Frees the delta of a push, whose other memory its caller gets.

@@ -156,13 +156,13 @@ impl Session {
             for loan in effects.returned.drain(..) {
                 result = result.and(self.home.take_in(loan).map_err(SessionEnd::from));
             }
-            self.room.wake_all();
+            self.home.room.wake_all();
         }
         if !effects.landed.is_empty() {
             for lent in effects.landed.drain(..) {
                 result = result.and(self.home.arena.give_back(lent.allocation).map_err(SessionEnd::from));
             }
-            self.room.wake_all();
+            self.home.room.wake_all();
         }
         if !effects.orders.is_empty() {
             self.say(effects.orders.drain(..));

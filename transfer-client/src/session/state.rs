@@ -56,8 +56,6 @@ pub struct Session {
     pub(super) incarnation: u64,
     /// Whether another session follows when the sidecar ends.
     pub(super) renews: bool,
-    /// The waiters for room in the arena.
-    pub(super) room: Waiters,
     /// The waiters for room in the submission ring.
     pub(super) space: Waiters,
     pub(super) followers: Mutex<Vec<Arc<Parker>>>,
@@ -126,7 +124,6 @@ impl Session {
             home,
             incarnation,
             renews,
-            room: Waiters::default(),
             space: Waiters::default(),
             followers: Mutex::default(),
             driver: Driver::default(),
@@ -233,7 +230,7 @@ impl Session {
         self.table.lock().end(gone, &mut effects);
         self.carry_out_or_end(&mut effects);
         self.space.wake_all();
-        self.room.wake_all();
+        self.home.room.wake_all();
     }
 
     /// Records that the restarted sidecar refuses this worker.
