@@ -39,6 +39,11 @@ impl Buffer {
             // The left-over bytes may be no valid bools.
             tensor.fill_zero();
         }
+        Buffer::over(tensor, guard)
+    }
+
+    /// A buffer whose bytes are valid elements.
+    pub(crate) fn over(tensor: TensorMut, guard: Arc<ForkGuard>) -> Buffer {
         let meta = tensor.meta().clone();
         let here = Some(Written::new(tensor, guard.clone()));
         Buffer { written: Mutex::new(Contents { here, pushed: Weak::new() }), meta, guard }

@@ -38,6 +38,7 @@ mod memory;
 mod metadata;
 mod options;
 mod pending;
+mod pinned;
 mod programs;
 mod pybuffer;
 mod report;
@@ -83,6 +84,9 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<tensor::Tensor>()?;
     module.add_function(wrap_pyfunction!(dtype::cast_type, module)?)?;
     module.add_function(wrap_pyfunction!(gpu::check, module)?)?;
+    module.add_function(wrap_pyfunction!(pinned::register, module)?)?;
+    module.add_function(wrap_pyfunction!(pinned::unregister, module)?)?;
+    module.add_function(wrap_pyfunction!(pinned::push, module)?)?;
     module.add_function(wrap_pyfunction!(sharded::layout, module)?)?;
     module.add_function(wrap_pyfunction!(state_into::in_buffer, module)?)?;
     module.add_function(wrap_pyfunction!(options::whole_of, module)?)?;

@@ -13,10 +13,10 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use std::ffi::{CStr, c_int, c_void};
-use std::ptr;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use transfer_client::gpu::Stream;
-use transfer_client::{DType, TensorMeta};
+use transfer_client::{DType, OwnedMemory, TensorMeta};
 
 /// The bytes of a tensor or buffer, which a numpy view keeps.
 #[pyclass(frozen, module = "transferd")]
@@ -187,7 +187,7 @@ impl Drop for Taken {
 
 enum Source {
     /// Kept only for its drop.
-    View(#[expect(dead_code, reason = "keeps the memory")] Taken),
+    View(Taken),
     Dlpack(#[expect(dead_code, reason = "keeps the memory")] dlpack::Taken),
     /// Memory of a GPU, and the stream behind whose work it is ready.
     Gpu(Arc<dlpack::Taken>, Stream),
@@ -328,6 +328,50 @@ impl Foreign {
             true => Ok(()),
             false => Err(errors::invalid(py, &format!("{found} does not fit into {meta}"))),
         }
+    }
+}
+
+/// The memory of an array, which is kept.
+pub(crate) struct ArrayMemory {
+    /// Kept only for its drop, which waits for the interpreter's lock if need be.
+    _array: Py<Foreign>,
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the pointer is an address of the array's memory, which is accessed by the rules of registered memory alone.
+unsafe impl Send for ArrayMemory {}
+// SAFETY: as above.
+unsafe impl Sync for ArrayMemory {}
+
+// SAFETY: an exporter keeps its memory in place as long as its view lives. It is main memory, which was checked to be writable and in
+// one piece. Its bytes are numbers, and bools of numpy and torch, which read any byte that is not 0 as true.
+unsafe impl OwnedMemory for ArrayMemory {
+    fn range(&mut self) -> (NonNull<u8>, usize) {
+        (self.start, self.len)
+    }
+}
+
+impl ArrayMemory {
+    /// The memory of an array that can be registered, and what lies there.
+    pub(crate) fn of(array: &Bound<'_, Foreign>) -> PyResult<(ArrayMemory, TensorMeta)> {
+        let (py, foreign) = (array.py(), array.get());
+        let invalid = |why: &str| Err(errors::invalid(py, &format!("{} cannot be registered: {why}", foreign.meta)));
+        match &foreign.source {
+            Source::Gpu(..) => return invalid("it is memory of a GPU"),
+            Source::Ours(_) => return invalid("it is memory of the sidecar's already"),
+            Source::View(view) if view.0.readonly != 0 => return invalid("it is read-only"),
+            Source::View(_) | Source::Dlpack(_) => {}
+        }
+        if foreign.packs {
+            return invalid("numpy has a byte for each of its elements, which are pairs in a byte");
+        }
+        let start = foreign.elements.in_one_piece().map(ptr::with_exposed_provenance_mut);
+        let Some(start) = start.and_then(NonNull::new) else {
+            return invalid("its elements do not lie row-major in one piece; register the array of which it is a part");
+        };
+        let len = foreign.meta.len_bytes() as usize;
+        Ok((ArrayMemory { _array: array.clone().unbind(), start, len }, foreign.meta.clone()))
     }
 }
 

@@ -60,6 +60,7 @@ from ._errors import (
 from ._exchange import Exchange, ExchangeReader, ExchangeTask
 from ._init import init
 from ._native import Buffer, FetchedInto, Pending, Pushed, PushedDelta, Report, Round, Table, Tensor, __version__
+from ._pinned import Pinned
 from ._sharded import Shard
 from ._staged import Staged, StateSubscriber
 from ._state import Landed, State
@@ -92,6 +93,7 @@ __all__ = [
     "Pending",
     "PeerLost",
     "PermissionDenied",
+    "Pinned",
     "Producing",
     "Publisher",
     "PublisherOptions",

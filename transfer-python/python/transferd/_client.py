@@ -15,6 +15,7 @@ from ._calls import Aliases, FetchOptions, PushOptions, wait
 from ._errors import Error
 from ._exchange import Exchange
 from ._native import Buffer, Pushed, Round, Table, Tensor
+from ._pinned import Pinning
 from ._sharded import Shard
 from ._staged import StateSubscriber
 from ._state import State
@@ -23,7 +24,7 @@ from ._versions import Publisher, PublisherOptions, Subscriber
 Path = str | os.PathLike[str]
 
 
-class Client(_native.Client):
+class Client(Pinning, _native.Client):
     """A session with the sidecar of this node. `connect` and `embedded` make one; any number of threads may share it.
 
     It is a context manager, which closes it. It pickles as the arguments that it was connected with.
@@ -78,7 +79,6 @@ class Client(_native.Client):
         return f"<Client {self.name!r} at node {self.node!r}>"
 
     # Tensors
-
     def empty(self, shape: int | Sequence[int], dtype: object = "float32", *, timeout: float | None = 0.0) -> Buffer:
         """Allocates a `Buffer` in the arena: memory that the sidecar and the fabrics read as it lies.
 

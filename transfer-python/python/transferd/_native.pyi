@@ -40,6 +40,9 @@ __all__ = [
     "_PACKED",
     "__version__",
     "_in_buffer",
+    "_push_pinned",
+    "_register",
+    "_unregister",
     "_sharded_layout",
     "_cast_type",
     "_check_gpu",
@@ -59,6 +62,9 @@ _PACKED: tuple[str, ...]
 
 def _whole(name: str, value: object, least: int = 0, most: int = 18446744073709551615) -> int: ...
 def _in_buffer(address: int, bytes: int) -> bool | None: ...
+def _register(client: Client, array: Foreign) -> Buffer | None: ...
+def _unregister(client: Client, buffer: Buffer) -> None: ...
+def _push_pinned(client: Client, key: str, buffer: Buffer, options: Mapping[str, Any]) -> Pending[Pushed]: ...
 def _sharded_layout(
     client: Client, key: str, options: Mapping[str, Any], manifest: Sequence[Tensor]
 ) -> Pending[list[tuple[str, str, tuple[int, ...], int]]]: ...

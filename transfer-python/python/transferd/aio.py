@@ -20,15 +20,16 @@ from ._client import Path
 from ._errors import Error
 from ._loop import Loop
 from ._native import Buffer, FetchedInto, Pushed, Round, Table, Tensor
+from ._pinned import AsyncPinned, AsyncPinning
 from ._sharded import Shard
 from ._staged import AsyncStaged, AsyncStateSubscriber
 from ._state import State
 from ._versions import AsyncSubscriber, Publisher, PublisherOptions
 
-__all__ = ["Barrier", "BatchReader", "BatchWriter", "Client", "Connecting", "Counter", "Exchange", "ExchangeReader", "ExchangeTask", "AsyncStaged", "AsyncStateSubscriber", "AsyncSubscriber", "Producing", "TwoBuffers", "TwoStateBuffers", "connect", "embedded"]
+__all__ = ["AsyncPinned", "Barrier", "BatchReader", "BatchWriter", "Client", "Connecting", "Counter", "Exchange", "ExchangeReader", "ExchangeTask", "AsyncStaged", "AsyncStateSubscriber", "AsyncSubscriber", "Producing", "TwoBuffers", "TwoStateBuffers", "connect", "embedded"]
 
 
-class Client:
+class Client(AsyncPinning):
     """A session with the sidecar of this node, for asyncio. `connect` and `embedded` make one. The calls are those of `transferd.Client`."""
 
     def __init__(self, client: _client.Client) -> None:
