@@ -26,7 +26,7 @@ pub use fetched::FetchedBundle;
 pub(crate) use fetched::take_bundle;
 pub use into::FetchBundleInto;
 pub use only::FetchOnly;
-pub(crate) use parts::{Part, PartsRequest, Wanted, box_bytes, landed, parts, table_of};
+pub(crate) use parts::{Part, PartsRequest, Wanted, landed, parts, table_of};
 pub use slices::FetchedSlices;
 pub(crate) use taken_back::{FreshBundle, Layout};
 pub use tensor::BundleTensor;

@@ -23,13 +23,6 @@ pub(crate) struct Wanted {
     pub(crate) slice: Option<Slice>,
 }
 
-/// The bytes that a box of a request takes, which repeats in so many dimensions at most.
-pub(crate) const fn box_bytes(repeats: usize) -> usize {
-    const BOX_BYTES: usize = 17;
-    const REPEAT_BYTES: usize = 16;
-    BOX_BYTES + REPEAT_BYTES * repeats
-}
-
 /// What has come: the names and slices, in the table's order.
 pub(crate) struct Parts {
     pub(crate) parts: Vec<(TensorName, FetchedSlice)>,

@@ -3,7 +3,7 @@
 use super::fetch::{FetchSharded, FetchShardedCall};
 use super::plans::Plan;
 use super::requests::{Ask, Output, Part};
-use crate::bundle::{BundleMut, FetchedSlices, PartsRequest, Wanted, box_bytes, landed, parts, table_of};
+use crate::bundle::{BundleMut, FetchedSlices, PartsRequest, Wanted, landed, parts, table_of};
 use crate::digest::Proving;
 use crate::error::{BundleError, DigestError, Error, TornDestination};
 use crate::fetch::{FetchIntoError, FetchOptions, FetchedInto, is_by_reference};
@@ -340,7 +340,7 @@ impl IntoMemory {
                 let to = self.place_of(plan, part)?;
                 let runs = to.filter(|(_, to)| to.run() >= MIN_RUN_BYTES).map_or(1, |(_, to)| to.runs());
                 let runs = usize::try_from(runs).unwrap_or(usize::MAX);
-                let bytes = box_bytes(part.asked.part.0.len().clamp(1, MAX_RANK).saturating_sub(1));
+                let bytes = BodyBox::wire_bytes_with(part.asked.part.0.len().clamp(1, MAX_RANK).saturating_sub(1));
                 let is_full = ranges + runs > MAX_LANDING_RANGES || boxes + bytes > MAX_EXCERPT_BYTES;
                 if is_full && !now.parts.is_empty() {
                     split.push(std::mem::replace(&mut now, ask.empty()));

@@ -112,7 +112,13 @@ impl BodyBox {
     /// Returns the number of bytes that it takes in a message.
     #[must_use]
     pub fn wire_bytes(&self) -> usize {
-        BOX_BYTES + self.repeats.len() * REPEAT_BYTES
+        BodyBox::wire_bytes_with(self.repeats.len())
+    }
+
+    /// Returns the number of bytes that a box with so many repeats takes in a message.
+    #[must_use]
+    pub const fn wire_bytes_with(repeats: usize) -> usize {
+        BOX_BYTES + repeats * REPEAT_BYTES
     }
 }
 

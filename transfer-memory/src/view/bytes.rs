@@ -82,7 +82,7 @@ impl Bytes {
     /// heap.
     #[must_use]
     pub fn in_mapping(&self) -> Option<(&Arc<Mapping>, u64)> {
-        let of_block = || self.owner.downcast_ref::<Block>().map(|block| block.arena().mapping());
+        let of_block = || self.owner.downcast_ref::<Block>().map(Block::mapping);
         let mapping = self.mapping().or_else(of_block)?;
         Some((mapping, mapping.offset_of(self.pointer.as_ptr())?))
     }

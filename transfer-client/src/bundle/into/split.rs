@@ -5,7 +5,7 @@
 //! with the next one under its number.
 
 use super::whole::Whole;
-use crate::bundle::parts::{Part, PartsRequest, Wanted, box_bytes, fetched, landed, parts, table_of};
+use crate::bundle::parts::{Part, PartsRequest, Wanted, fetched, landed, parts, table_of};
 use crate::bundle::slices::FetchedSlices;
 use crate::error::{BundleError, Error};
 use crate::fetch::{FetchOptions, FetchedSlice, Tensor, is_by_reference};
@@ -107,8 +107,8 @@ impl<'a, 'b> Group<'a, 'b> {
         let is_next = |last: &Part<'a>| last.found.is_none() && end(last) == Some(part.entry.offset);
         match &part.found {
             None if self.parts.last().is_some_and(|(last, _)| is_next(last)) => 0,
-            None => box_bytes(0),
-            Some(found) => box_bytes(found.dims().len()),
+            None => BodyBox::wire_bytes_with(0),
+            Some(found) => BodyBox::wire_bytes_with(found.dims().len()),
         }
     }
 

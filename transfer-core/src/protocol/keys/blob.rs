@@ -173,6 +173,11 @@ impl Blob {
         self
     }
 
+    /// Returns the ranges in which it lies, if some of them are memory that its worker has registered.
+    pub(crate) fn registered_slices(&self) -> impl Iterator<Item = LocalSlice> {
+        self.slices().filter(|_| self.is_registered())
+    }
+
     /// Whether it lies in memory that its worker has registered.
     pub(crate) fn is_registered(&self) -> bool {
         self.rare.as_ref().is_some_and(|rare| rare.is_registered)

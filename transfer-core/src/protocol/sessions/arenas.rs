@@ -33,6 +33,10 @@ pub(super) struct Region {
     arena: SegmentId,
     /// The place by which the worker names it, behind its arena.
     start: u64,
+    /// The number of ranges of versions that lie there.
+    uses: u64,
+    /// Whether it ends with the last of them.
+    is_released: bool,
 }
 
 impl Session {
@@ -59,13 +63,44 @@ impl Sessions {
         let start = s.next_region.max(padded(end)?.checked_add(ALIGNMENT)?);
         s.next_region = padded(start.checked_add(len)?)?.checked_add(ALIGNMENT)?;
         s.regions.insert(start, (segment, len));
-        self.regions.insert(segment, Region { arena, start });
+        self.regions.insert(segment, Region { arena, start, uses: 0, is_released: false });
         Some(start)
     }
 
-    /// Removes registered memory. Returns whether there was any.
-    pub(crate) fn remove_region(&mut self, segment: SegmentId) -> bool {
-        let Some(Region { arena, start }) = self.regions.remove(&segment) else { return false };
+    /// Counts the ranges of a version that lie in registered memory.
+    pub(crate) fn use_regions(&mut self, slices: impl Iterator<Item = LocalSlice>) {
+        for slice in slices {
+            if let Some(region) = self.regions.get_mut(&slice.segment) {
+                region.uses += 1;
+            }
+        }
+    }
+
+    /// Stops counting the ranges of a version that has ended. Returns the memory that has ended with it.
+    pub(crate) fn leave_regions(&mut self, slices: impl Iterator<Item = LocalSlice>) -> Vec<SegmentId> {
+        let mut ended = Vec::new();
+        for slice in slices {
+            if let Some(region) = self.regions.get_mut(&slice.segment) {
+                region.uses = region.uses.saturating_sub(1);
+                if region.uses == 0 && region.is_released && self.remove_region(slice.segment) {
+                    ended.push(slice.segment);
+                }
+            }
+        }
+        ended
+    }
+
+    /// Releases registered memory. Returns whether it ends now. Memory in which versions lie ends with the last of them, and that of a
+    /// worker that is gone, which something may still reach, with its arena.
+    pub(crate) fn release_region(&mut self, segment: SegmentId) -> bool {
+        let is_open = self.of_arena(segment).is_some();
+        let Some(region) = self.regions.get_mut(&segment).filter(|_| is_open) else { return false };
+        region.is_released = true;
+        region.uses == 0 && self.remove_region(segment)
+    }
+
+    fn remove_region(&mut self, segment: SegmentId) -> bool {
+        let Some(Region { arena, start, .. }) = self.regions.remove(&segment) else { return false };
         if let Some(session) = self.arenas.get(&arena).map(|arena| arena.session)
             && let Some(s) = self.sessions.get_mut(&session)
         {

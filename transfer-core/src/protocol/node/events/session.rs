@@ -53,9 +53,9 @@ impl Node {
         self.sessions.add_region(session, segment, len)
     }
 
-    /// Handles the end of registered memory. The worker has nothing published there, and nothing lands there.
+    /// Handles that a worker needs registered memory no longer: it has nothing published there, as far as it knows, and nothing lands there.
     pub fn memory_released(&mut self, segment: SegmentId) {
-        if self.sessions.remove_region(segment) {
+        if self.sessions.release_region(segment) {
             self.actions.push(HostAction::SegmentUnused { segment });
         }
     }

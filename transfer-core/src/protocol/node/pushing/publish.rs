@@ -199,6 +199,7 @@ impl Pushing<'_> {
             blob = blob.made_of(parts.into());
         }
         blob = blob.registered(is_registered);
+        self.sessions.use_regions(blob.registered_slices());
         self.sessions.occupy(slice.segment, push.ranges);
         let blob = self.keys.insert(blob);
         self.keys.share(blob, readers);
