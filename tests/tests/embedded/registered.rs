@@ -17,7 +17,7 @@ fn connect(socket: std::path::PathBuf, name: &str) -> BlockingClient {
 }
 
 /// One test for all of it, because a process has one such sidecar.
-// Promise: registered-memory, seen to fail
+// Promise: registered-memory
 #[test]
 fn memory_of_the_program_is_sent_and_landed_in_without_a_copy() {
     let _turn = sidecar_of_this_process();

@@ -76,7 +76,9 @@ pub use meters::{
     WaitMeter, WhyWhole,
 };
 pub use node::Node;
-pub use node::{Deleted, NodeState, NotDeleted, NotPinged, PushRead, TensorFilter, TransferFilter, Unfinished};
+pub use node::{
+    Deleted, NodeState, NotDeleted, NotPinged, PushRead, TensorFilter, TransferFilter, Unfinished, WorkerMemory,
+};
 pub use relays::VersionDigest;
 #[cfg(test)]
 pub(crate) use rules::{Broken, Rules};

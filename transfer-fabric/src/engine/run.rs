@@ -31,6 +31,7 @@ use transfer_core::memory::{LocalSlice, SegmentId};
 use transfer_core::op::{Command, Request};
 use transfer_core::protocol::{
     Action, BufferAnswer, COUNTER_WORDS_BYTES, DirectoryNews, HostAction, Node, SessionId, Snapshot, Tenant,
+    WorkerMemory,
 };
 use transfer_core::tensor::Name;
 use transfer_core::time::Time;
@@ -414,7 +415,7 @@ impl Run {
             EngineCommand::RegisterMemory { session, id, segment, answer } => {
                 answer(self.register_memory(session, id, segment));
             }
-            EngineCommand::ReleaseMemory { id } => driver.node.memory_released(id),
+            EngineCommand::ReleaseMemory { id } => _ = driver.node.memory_of_worker(id, WorkerMemory::Released),
             EngineCommand::Reader { session, request } => {
                 if self.readers.has(session) {
                     driver.request(now, session, request, &self.memory);
@@ -570,7 +571,7 @@ impl Run {
         let unreadable = self.driver.register(id, &segment)?;
         let len = segment.len();
         self.memory.insert(id, segment, role);
-        let Some(place) = self.driver.node.memory_registered(session, id, len) else {
+        let Some(place) = self.driver.node.memory_of_worker(id, WorkerMemory::Registered { session, len }) else {
             self.driver.deregister(id);
             self.memory.remove(id);
             return Err(NotRegistered::SessionOver);

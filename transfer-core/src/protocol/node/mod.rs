@@ -38,7 +38,7 @@ mod counters;
 mod replies;
 mod sending;
 
-pub use events::{NotPinged, PushRead};
+pub use events::{NotPinged, PushRead, WorkerMemory};
 pub use flows::NodeState;
 #[cfg(test)]
 pub(super) use ownership::ENDS_PER_ROUND;

@@ -4,6 +4,7 @@ use super::pair::{Pair, Worker, bytes, key};
 use crate::fabric::FabricKind;
 use crate::memory::SegmentId;
 use crate::op::{Answer, Command, Destination, Fetch, FetchInto, FetchedTensor, OpId, Otherwise, Push, Reply, Report};
+use crate::protocol::WorkerMemory;
 use crate::sim::MemoryId;
 use crate::tensor::{Select, TensorMeta};
 use crate::wire::ranges::ArenaRange;
@@ -16,7 +17,8 @@ const LEN: u64 = 1000;
 fn register(pair: &mut Pair, w: Worker, segment: SegmentId) -> (MemoryId, u64) {
     let memory = pair.world.memory(LEN as usize);
     pair.nodes[w.node].register(segment, &memory).unwrap();
-    let place = pair.nodes[w.node].node.memory_registered(w.session, segment, LEN);
+    let place =
+        pair.nodes[w.node].node.memory_of_worker(segment, WorkerMemory::Registered { session: w.session, len: LEN });
     (memory, place.unwrap())
 }
 
@@ -120,7 +122,7 @@ fn registered_memory_that_is_sent_ends_when_that_has_ended() {
     push(&mut pair, w, 1, bytes(LEN), place);
     pair.replies(w);
     // It is published, whatever its worker says.
-    pair.nodes[0].node.memory_released(REGISTERED);
+    pair.nodes[0].node.memory_of_worker(REGISTERED, WorkerMemory::Released);
     let (got, ..) = take(&mut pair, far);
     assert_eq!((got, &pair.unused[..]), (vec![7; LEN as usize], &[][..]));
     pair.push(w, "k", bytes(8), 1, None);
@@ -132,7 +134,7 @@ fn registered_memory_that_is_sent_ends_when_that_has_ended() {
     pair.settle();
     let now = pair.world.now();
     pair.nodes[0].node.session_evicted(now, w.session, "it has left");
-    pair.nodes[0].node.memory_released(SegmentId(901));
+    pair.nodes[0].node.memory_of_worker(SegmentId(901), WorkerMemory::Released);
     pair.settle();
     let arena = SegmentId(u32::try_from(w.session.0).unwrap());
     assert_eq!(pair.unused[1..], [arena, SegmentId(901)]);
@@ -147,7 +149,7 @@ fn registered_memory_ends_with_its_release_or_with_its_arena() {
     let (_, first) = register(&mut pair, w, REGISTERED);
     let (_, second) = register(&mut pair, w, SegmentId(901));
     assert!(second > first + LEN, "no range goes on in another memory");
-    pair.nodes[0].node.memory_released(REGISTERED);
+    pair.nodes[0].node.memory_of_worker(REGISTERED, WorkerMemory::Released);
     pair.settle();
     assert_eq!(pair.unused, [REGISTERED]);
     push(&mut pair, w, 1, bytes(8), first);
@@ -160,6 +162,7 @@ fn registered_memory_ends_with_its_release_or_with_its_arena() {
     pair.settle();
     let arena = SegmentId(u32::try_from(w.session.0).unwrap());
     assert_eq!(pair.unused[1..], [arena, SegmentId(901), SegmentId(902)]);
-    assert_eq!(pair.nodes[0].node.memory_registered(w.session, SegmentId(903), LEN), None);
+    let late = WorkerMemory::Registered { session: w.session, len: LEN };
+    assert_eq!(pair.nodes[0].node.memory_of_worker(SegmentId(903), late), None);
     pair.ends_clean(&[]);
 }

@@ -24,4 +24,4 @@ mod session;
 mod slots;
 
 pub use ping::NotPinged;
-pub use session::PushRead;
+pub use session::{PushRead, WorkerMemory};

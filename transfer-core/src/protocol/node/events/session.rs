@@ -27,6 +27,20 @@ pub struct PushRead<'a> {
     pub label: Option<Label>,
 }
 
+/// What has become of memory that a worker has allocated by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WorkerMemory {
+    /// It is registered with the fabrics.
+    Registered {
+        /// The worker.
+        session: SessionId,
+        /// Its length in bytes.
+        len: u64,
+    },
+    /// The worker has nothing published there, as far as it knows, and nothing lands there.
+    Released,
+}
+
 impl Node {
     /// Opens the session of a worker that has connected. Its arena is mapped and registered. The caller must have
     /// refused a name that is taken.
@@ -47,16 +61,17 @@ impl Node {
         self.sessions.arena_is_unreadable(arena, by);
     }
 
-    /// Handles memory of its own that a worker of this process has registered, which is registered with the fabrics. Returns the place by
-    /// which the worker names it, behind its arena: in pushes, and for fetches that land there. `None` if the session is over.
-    pub fn memory_registered(&mut self, session: SessionId, segment: SegmentId, len: u64) -> Option<u64> {
-        self.sessions.add_region(session, segment, len)
-    }
-
-    /// Handles that a worker needs registered memory no longer: it has nothing published there, as far as it knows, and nothing lands there.
-    pub fn memory_released(&mut self, segment: SegmentId) {
-        if self.sessions.release_region(segment) {
-            self.actions.push(HostAction::SegmentUnused { segment });
+    /// Handles memory of its own that a worker of this process registers, or needs no longer. Returns the place by which the worker names
+    /// what it has registered, behind its arena: in pushes, and for fetches that land there. `None` if the session is over.
+    pub fn memory_of_worker(&mut self, segment: SegmentId, what: WorkerMemory) -> Option<u64> {
+        match what {
+            WorkerMemory::Registered { session, len } => self.sessions.add_region(session, segment, len),
+            WorkerMemory::Released => {
+                if self.sessions.release_region(segment) {
+                    self.actions.push(HostAction::SegmentUnused { segment });
+                }
+                None
+            }
         }
     }
 
