@@ -138,7 +138,7 @@ fn registered_memory_that_is_sent_ends_when_that_has_ended() {
     pair.settle();
     let arena = SegmentId(u32::try_from(w.session.0).unwrap());
     assert_eq!(pair.unused[1..], [arena, SegmentId(901)]);
-    pair.ends_clean(&[(far, "far")]);
+    pair.ends_clean(&[(w, "w"), (far, "far")]);
 }
 
 // Promise: registered-memory

@@ -54,12 +54,12 @@ impl Memory<'_> {
             let reply = Reply::Returned { pushed, offset: self.sessions.place_of(slice) };
             self.actions.push(HostAction::Reply { session, reply });
         }
-        let ended = self.sessions.leave_regions(blob.registered_slices());
-        for segment in ended {
-            self.actions.push(HostAction::SegmentUnused { segment });
-        }
+        // The arena first, which is found by its registered memory.
         if self.sessions.vacate(slice.segment, blob.range_count()) {
             self.arena_unused(slice.segment);
+        }
+        for segment in self.sessions.leave_regions(blob.registered_slices()) {
+            self.actions.push(HostAction::SegmentUnused { segment });
         }
     }
 
