@@ -569,16 +569,15 @@ impl Run {
         let role = self.workers.arena_of(session).and_then(|arena| self.memory.roles().get(&arena)).cloned();
         let role = role.ok_or(NotRegistered::SessionOver)?;
         let unreadable = self.driver.register(id, &segment)?;
-        let len = segment.len();
-        self.memory.insert(id, segment, role);
-        let Some(place) = self.driver.node.memory_of_worker(id, WorkerMemory::Registered { session, len }) else {
+        self.memory.insert(id, segment.clone(), role);
+        let Some(place) =
+            self.driver.node.memory_of_worker(id, WorkerMemory::Registered { session, len: segment.len() })
+        else {
             self.driver.deregister(id);
             self.memory.remove(id);
             return Err(NotRegistered::SessionOver);
         };
-        for (fabric, _) in unreadable {
-            self.driver.node.arena_is_unreadable(id, fabric);
-        }
+        unreadable.iter().for_each(|(fabric, _)| self.driver.node.arena_is_unreadable(id, *fabric));
         Ok(place)
     }
 
