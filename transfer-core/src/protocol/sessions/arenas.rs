@@ -14,7 +14,7 @@ pub(super) struct Arena {
     /// The number of ranges that their bodies consist of, for which the node keeps tables. A body in one piece counts
     /// no range.
     ranges: u64,
-    /// The number of ranges that are open to peers, for fetches of the worker.
+    /// The number of fetches of the worker whose memory is open to peers.
     open: u64,
     /// Whether the sidecar cannot write the arena: the worker has brought it along from the last one.
     is_returned: bool,
@@ -33,7 +33,7 @@ pub(super) struct Region {
     arena: SegmentId,
     /// The place by which the worker names it, behind its arena.
     start: u64,
-    /// The number of ranges of versions that lie there.
+    /// The number of ranges of versions that lie there, and of those that are open to peers.
     uses: u64,
     /// Whether it ends with the last of them.
     is_released: bool,
@@ -67,7 +67,7 @@ impl Sessions {
         Some(start)
     }
 
-    /// Counts the ranges of a version that lie in registered memory.
+    /// Counts the ranges of a version, or of what is open to a peer, that lie in registered memory.
     pub(crate) fn use_regions(&mut self, slices: impl Iterator<Item = LocalSlice>) {
         for slice in slices {
             if let Some(region) = self.regions.get_mut(&slice.segment) {
@@ -76,7 +76,7 @@ impl Sessions {
         }
     }
 
-    /// Stops counting the ranges of a version that has ended. Returns the memory that has ended with it.
+    /// Stops counting the ranges of a version that has ended, or of what is closed. Returns the memory that has ended with it.
     pub(crate) fn leave_regions(&mut self, slices: impl Iterator<Item = LocalSlice>) -> Vec<SegmentId> {
         let mut ended = Vec::new();
         for slice in slices {
@@ -90,8 +90,8 @@ impl Sessions {
         ended
     }
 
-    /// Releases registered memory. Returns whether it ends now. Memory in which versions lie ends with the last of them, and that of a
-    /// worker that is gone, which something may still reach, with its arena.
+    /// Releases registered memory. Returns whether it ends now. Memory in which versions lie, or that is open to a peer, ends with the last of
+    /// these, and that of a worker that is gone, which something may still reach, with its arena.
     pub(crate) fn release_region(&mut self, segment: SegmentId) -> bool {
         let is_open = self.of_arena(segment).is_some();
         let Some(region) = self.regions.get_mut(&segment).filter(|_| is_open) else { return false };
@@ -175,16 +175,18 @@ impl Sessions {
         self.arenas.get(&arena).is_some_and(|arena| !arena.is_returned)
     }
 
-    /// Counts a range of an arena that is opened to a peer.
-    pub(crate) fn open_range(&mut self, arena: SegmentId) {
-        let arena = self.home_of(arena);
+    /// Counts the memory of a fetch that is opened to a peer: its ranges lie in one arena, and in memory that is registered beside it.
+    pub(crate) fn open_memory(&mut self, slices: &[LocalSlice]) {
+        let Some(first) = slices.first() else { return };
+        let arena = self.home_of(first.segment);
         if let Some(arena) = self.arenas.get_mut(&arena) {
             arena.open += 1;
         }
+        self.use_regions(slices.iter().copied());
     }
 
-    /// Stops counting a range that is closed. Returns `true` if the arena is now unused, as [`vacate`](Sessions::vacate) does.
-    pub(crate) fn close_range(&mut self, arena: SegmentId) -> bool {
+    /// Stops counting the memory of a fetch that is closed. Returns `true` if the arena is now unused, as [`vacate`](Sessions::vacate) does.
+    pub(crate) fn close_memory(&mut self, arena: SegmentId) -> bool {
         let arena = self.home_of(arena);
         if let Some(arena) = self.arenas.get_mut(&arena) {
             arena.open = arena.open.saturating_sub(1);

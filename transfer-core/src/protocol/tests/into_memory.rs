@@ -3,10 +3,12 @@
 use super::pair::{bytes, key, name};
 use super::solo::{ARENA, LINK, SESSION, Solo};
 use crate::fabric::DownReason;
+use crate::memory::SegmentId;
 use crate::op::{
     Answer, Command, Destination, Failure, FailureCode, Fetch, FetchInto, MAX_LANDING_RANGES, OpId, Otherwise, Reply,
     Request,
 };
+use crate::protocol::WorkerMemory;
 use crate::tensor::{Retention, Select, TensorMeta, Version};
 use crate::wire::landing::{Header, SlotGrant};
 use crate::wire::message::{Body, Role};
@@ -288,6 +290,51 @@ fn fetch_into_several_ranges_ends_when_all_of_them_are_closed() {
         assert!(!solo.has_to_revoke());
         assert_eq!(solo.node.state().snapshot(solo.now).slots, 0);
     }
+}
+
+// Promise: registered-memory, seen to fail
+#[test]
+fn registered_memory_that_is_released_ends_when_no_peer_can_write_there() {
+    let [first, second] = [SegmentId(900), SegmentId(901)];
+    for gives_up in [false, true] {
+        let mut solo = Solo::new(|_| {});
+        let memory = WorkerMemory::Registered { session: SESSION, len: 40 };
+        let places = [first, second].map(|segment| solo.node.memory_of_worker(segment, memory).expect("a place"));
+        let to = scattered(&[(places[0], 40), (0, 20), (places[1], 40)], 100, Otherwise::Fail);
+        let op = fetch_to(&mut solo, to);
+        describe(&mut solo, 100);
+        let slot = grant(&mut solo);
+        assert_eq!(ranges(&slot), [(0, 40), (0, 20), (0, 40)]);
+        solo.node.memory_of_worker(first, WorkerMemory::Released);
+        solo.drain();
+        if gives_up {
+            solo.request(Request::Cancel { op });
+            solo.hear(Role::Pull, index(&solo), Body::Cancelled);
+        } else {
+            land(&mut solo, &slot);
+        }
+        for closed in 1..=4 {
+            assert_eq!(solo.unused, [], "{closed} of 4 are not closed: the peer may be writing");
+            assert!(solo.revoke_last(), "{closed}");
+        }
+        assert!(answer(&mut solo).is_some());
+        assert_eq!(solo.unused, [first], "the other one is not released");
+        solo.node.memory_of_worker(second, WorkerMemory::Released);
+        solo.drain();
+        assert_eq!(solo.unused, [first, second]);
+    }
+    // The link is gone: nobody can write there.
+    let mut solo = Solo::new(|_| {});
+    let memory = WorkerMemory::Registered { session: SESSION, len: 100 };
+    let place = solo.node.memory_of_worker(first, memory).expect("a place");
+    fetch_to(&mut solo, scattered(&[(place, 100)], 100, Otherwise::Fail));
+    describe(&mut solo, 100);
+    grant(&mut solo);
+    solo.node.memory_of_worker(first, WorkerMemory::Released);
+    solo.drain();
+    assert_eq!(solo.unused, []);
+    solo.lose_link();
+    assert_eq!(solo.unused, [first]);
 }
 
 #[test]

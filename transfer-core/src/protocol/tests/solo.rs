@@ -49,6 +49,8 @@ pub(super) struct Solo {
     revokes: VecDeque<(RemoteKey, u64)>,
     pub(super) controls: Vec<Control>,
     pub(super) replies: Vec<Reply>,
+    /// The segments that are reported as unused.
+    pub(super) unused: Vec<SegmentId>,
     /// The answered and lost pings of operators.
     pub(super) ponged: Vec<(u64, Option<String>)>,
     /// The reason with which the node ended the link.
@@ -83,6 +85,7 @@ impl Solo {
             revokes: VecDeque::new(),
             controls: Vec::new(),
             replies: Vec::new(),
+            unused: Vec::new(),
             ponged: Vec::new(),
             ended: None,
             taken: None,
@@ -136,6 +139,7 @@ impl Solo {
                     Action::Host(HostAction::Control(control)) => self.controls.push(control),
                     Action::Host(HostAction::Reply { reply, .. }) => self.replies.push(reply),
                     Action::Host(HostAction::Digest { tag, .. }) => self.digests.push(tag),
+                    Action::Host(HostAction::SegmentUnused { segment }) => self.unused.push(segment),
                     Action::Host(HostAction::Ponged { token, lost }) => self.ponged.push((token, lost)),
                     Action::Fabric(FabricAction::Disconnect { reason, .. }) => self.ended = Some(reason),
                     _ => {}

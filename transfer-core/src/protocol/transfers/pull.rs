@@ -1,7 +1,7 @@
 //! A request of this node to a peer, and the fetches that wait for its answer.
 
 use crate::fabric::LinkId;
-use crate::memory::{LocalSlice, SegmentId};
+use crate::memory::LocalSlice;
 use crate::op::Destination;
 use crate::protocol::ids::{BlobId, OperationId, PullId, SlotId};
 use crate::protocol::relays::{Redirect, Search, Spreading};
@@ -69,7 +69,6 @@ pub(crate) struct Pull {
 /// The memory of a worker in which a version is to land.
 struct Target {
     destination: Destination,
-    arena: SegmentId,
     /// Where its ranges lie.
     slices: Vec<LocalSlice>,
     state: TargetState,
@@ -169,9 +168,8 @@ impl Pull {
     }
 
     /// Makes it a request for a version that lands in the memory of its worker, where that can be.
-    pub(crate) fn landing_in(self, to: Option<(Destination, SegmentId, Vec<LocalSlice>)>) -> Pull {
-        let target =
-            |(destination, arena, slices)| Box::new(Target { destination, arena, slices, state: TargetState::Closed });
+    pub(crate) fn landing_in(self, to: Option<(Destination, Vec<LocalSlice>)>) -> Pull {
+        let target = |(destination, slices)| Box::new(Target { destination, slices, state: TargetState::Closed });
         Pull { to: to.map(target), ..self }
     }
 
@@ -195,13 +193,12 @@ impl Pull {
         if self.lands_in_place() {
             self.set_target(TargetState::Open);
         }
-        let opened = self.to.as_ref().filter(|to| to.state >= TargetState::Open);
-        opened.map_or_else(Vec::new, |to| to.slices.clone())
+        self.opened_memory().map_or_else(Vec::new, <[LocalSlice]>::to_vec)
     }
 
-    /// Returns the arena in which the memory of the worker lies, if it has a slot.
-    pub(crate) fn opened_memory(&self) -> Option<SegmentId> {
-        self.to.as_ref().filter(|to| to.state >= TargetState::Open).map(|to| to.arena)
+    /// Returns the ranges of the worker's memory, if it has a slot.
+    pub(crate) fn opened_memory(&self) -> Option<&[LocalSlice]> {
+        self.to.as_ref().filter(|to| to.state >= TargetState::Open).map(|to| to.slices.as_slice())
     }
 
     /// Notes that the peer is told of the slot.

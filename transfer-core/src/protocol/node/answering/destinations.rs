@@ -2,7 +2,7 @@
 //! is revoked, or the link has ended.
 
 use crate::fabric::LinkId;
-use crate::memory::SegmentId;
+use crate::memory::LocalSlice;
 use crate::op::{Answer, Failure};
 use crate::protocol::ids::{OperationId, PullId};
 use crate::protocol::node::flows::Answering;
@@ -66,14 +66,14 @@ impl Answering<'_> {
     /// Handles the end of the grant in the memory of a request's worker. Nothing of use has landed there.
     pub(in crate::protocol::node) fn destination_closed(&mut self, link: LinkId, id: PullId) {
         let Some(p) = self.transfers.pull_mut(link, id) else { return };
-        let Some(arena) = p.opened_memory() else { return };
+        let Some(memory) = p.opened_memory().map(<[LocalSlice]>::to_vec) else { return };
         let (may_be_torn, reader) = (p.may_be_torn(), p.readers().first().copied());
         p.slot = None;
         p.close_memory();
         if p.state == PullState::Closing {
             self.transfers.end_pull(link, id);
         }
-        memory!(self).close_range(arena);
+        memory!(self).close_memory(&memory);
         if let Some(reader) = reader {
             self.fail_closed(reader, may_be_torn, None);
         }
@@ -82,12 +82,12 @@ impl Answering<'_> {
     /// Fails the fetches of a request whose memory was open to a link that has ended.
     pub(in crate::protocol::node) fn lost_with_memory(
         &mut self,
-        arena: SegmentId,
+        memory: &[LocalSlice],
         readers: &[OperationId],
         may_be_torn: bool,
         failure: &Failure,
     ) {
-        memory!(self).close_range(arena);
+        memory!(self).close_memory(memory);
         for reader in readers {
             self.fail_closed(*reader, may_be_torn, Some(failure));
         }

@@ -69,9 +69,9 @@ impl Fetching<'_> {
             return;
         };
         self.links.carried_in(link, bytes);
-        if let Some(arena) = pull.opened_memory() {
+        if let Some(memory) = pull.opened_memory() {
             self.landing.free(slot.domain, slot.range);
-            memory!(self).close_range(arena);
+            memory!(self).close_memory(memory);
             return self.landed_in_place(now, link, pull, (header.version, bytes), &carried);
         }
         let Some(mut slice) = self.landing.slice(slot.domain, &slot.range) else { return };

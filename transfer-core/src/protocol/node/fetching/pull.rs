@@ -1,7 +1,7 @@
 //! Pulling, the receiver's side: send a request, grant a slot, wait for the write. Fetches of the same share a request.
 
 use crate::fabric::{Isolation, LinkId};
-use crate::memory::{LocalSlice, SegmentId};
+use crate::memory::LocalSlice;
 use crate::op::{Destination, Failure, FailureCode, Otherwise};
 use crate::protocol::ids::{OperationId, PullId};
 use crate::protocol::landing::Want;
@@ -103,11 +103,11 @@ impl Fetching<'_> {
     }
 
     /// Returns the memory in which a fetch is to land.
-    fn destination_of(&self, op: OperationId) -> Option<(Destination, SegmentId, Vec<LocalSlice>)> {
+    fn destination_of(&self, op: OperationId) -> Option<(Destination, Vec<LocalSlice>)> {
         let op = self.sessions.op(op)?;
         let (s, destination) = (self.sessions.get(op.session)?, op.destination()?);
         let slices = destination.ranges.iter().map(|range| s.locate(range.offset, range.len)).collect::<Option<_>>()?;
-        Some((destination.clone(), s.arena().0, slices))
+        Some((destination.clone(), slices))
     }
 
     /// Fails fetches whose request has ended.
@@ -294,9 +294,9 @@ impl Fetching<'_> {
         }
         let text = format!("while key {:?} was being fetched, {}", pull.key, failure.text);
         let failure = Failure::new(failure.code, text);
-        if let Some(arena) = pull.opened_memory() {
+        if let Some(memory) = pull.opened_memory() {
             // The link is drained, so the memory is closed.
-            return answering!(self).lost_with_memory(arena, &readers, pull.may_be_torn(), &failure);
+            return answering!(self).lost_with_memory(memory, &readers, pull.may_be_torn(), &failure);
         }
         self.fail_readers(&readers, &failure);
         self.fail_readers(&next, &failure);

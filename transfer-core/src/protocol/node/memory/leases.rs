@@ -58,15 +58,22 @@ impl Memory<'_> {
         if self.sessions.vacate(slice.segment, blob.range_count()) {
             self.arena_unused(slice.segment);
         }
-        for segment in self.sessions.leave_regions(blob.registered_slices()) {
-            self.actions.push(HostAction::SegmentUnused { segment });
-        }
+        self.leave_regions(blob.registered_slices());
     }
 
-    /// Stops counting a range of an arena that was open to a peer.
-    pub(in crate::protocol::node) fn close_range(&mut self, arena: SegmentId) {
-        if self.sessions.close_range(arena) {
-            self.arena_unused(arena);
+    /// Stops counting the memory of a fetch that was open to a peer.
+    pub(in crate::protocol::node) fn close_memory(&mut self, slices: &[LocalSlice]) {
+        let Some(first) = slices.first() else { return };
+        // The arena first, which is found by its registered memory.
+        if self.sessions.close_memory(first.segment) {
+            self.arena_unused(first.segment);
+        }
+        self.leave_regions(slices.iter().copied());
+    }
+
+    fn leave_regions(&mut self, slices: impl Iterator<Item = LocalSlice>) {
+        for segment in self.sessions.leave_regions(slices) {
+            self.actions.push(HostAction::SegmentUnused { segment });
         }
     }
 

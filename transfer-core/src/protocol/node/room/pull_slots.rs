@@ -23,9 +23,7 @@ impl PullSlots<'_> {
         room: (Tenant, u64, Allocation),
     ) -> Option<SlotId> {
         let memory = self.transfers.pull_mut(link, pull).map_or_else(Vec::new, Pull::open_memory);
-        if let Some(first) = memory.first() {
-            self.sessions.open_range(first.segment);
-        }
+        self.sessions.open_memory(&memory);
         self.landing.open_slot(self.common.latest, link, room, &memory, SlotUser::Pull(pull), self.actions)
     }
 
