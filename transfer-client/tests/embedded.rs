@@ -5,7 +5,7 @@
 use std::future::IntoFuture;
 use std::task::{Context, Waker};
 use std::time::Duration;
-use transfer_client::{Client, DType, Error, FabricKind, FailureCode};
+use transfer_client::{BlockingClient, Client, DType, Error, FabricKind, FailureCode};
 
 #[tokio::test]
 async fn two_clients_share_the_sidecar_of_the_process() -> Result<(), Error> {
@@ -29,6 +29,33 @@ async fn two_clients_share_the_sidecar_of_the_process() -> Result<(), Error> {
 fn start_and_drop(future: impl IntoFuture) {
     let mut future = Box::pin(future.into_future());
     let _ = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+}
+
+/// Drops memory while another thread of this client waits for it. No other thread reads for the client, so that one sleeps where replies
+/// would wake it.
+fn goes_on_when_memory_is_dropped(client: &BlockingClient) {
+    let held = client.allocate(DType::U8, [1 << 20]).unwrap();
+    let (begins, began) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(move || {
+            begins.send(std::fs::read_link("/proc/thread-self").unwrap()).unwrap();
+            client.allocate_wait(DType::U8, [1 << 20]).timeout(Duration::from_secs(600)).call().map(drop)
+        });
+        let stat = std::path::Path::new("/proc").join(began.recv().unwrap()).join("stat");
+        while !std::fs::read_to_string(&stat).unwrap().contains(") S ") {
+            std::thread::yield_now();
+        }
+        drop(held);
+        waits.join().unwrap().expect("there is room");
+    });
+}
+
+#[test]
+fn a_thread_that_waits_for_room_goes_on_when_another_one_drops_memory() {
+    let client = BlockingClient::embedded().name("waits for room").arena_bytes(1 << 20).call().unwrap();
+    for _ in 0..3 {
+        goes_on_when_memory_is_dropped(&client);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

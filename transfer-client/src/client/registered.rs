@@ -60,11 +60,14 @@ both_clients! {
     ///
     /// # Errors
     /// [`Error::OtherMemory`] with the tensor, if it is none that was registered as `M`, or this client's sidecar is not inside of this
-    /// process. [`Error::NoAnswer`] if devices do not let it go within 30 s; then it is freed when they do.
+    /// process. [`Error::Forked`] with the tensor. [`Error::NoAnswer`] if devices do not let it go within 30 s; then it is freed when they do.
     pub fn unregister<M: OwnedMemory>(&self, tensor: TensorMut) -> Result<M, ErrorWith<TensorMut>> {
         let session = self.handle().session();
         if !tensor.block().is_owned_by::<M>() {
             return Err(ErrorWith::new(Error::OtherMemory { meta: tensor.meta().clone() }, Some(tensor)));
+        }
+        if session.is_forked() {
+            return Err(ErrorWith::new(Error::Forked, Some(tensor)));
         }
         let (block, _) = tensor.into_parts();
         let waited = RELEASE_TIMEOUT;

@@ -416,7 +416,7 @@ impl Call for PushCall<'_> {
                 Ok(prepared) => prepared,
                 Err(Unprepared::Waits(source)) => {
                     self.stage = Stage::Unsent { key, source, started: Some(started) };
-                    return ControlFlow::Continue(self.session.room_limit(now, limit));
+                    return ControlFlow::Continue(self.session.room_limit(now, limit, waker));
                 }
                 Err(Unprepared::Failed(error)) => return ControlFlow::Break(self.returned(error)),
             };

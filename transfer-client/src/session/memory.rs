@@ -1,6 +1,7 @@
 //! Allocations in the arena.
 
 use super::loans::Loan;
+use super::wait::Parker;
 use super::{Lent, Session};
 use crate::error::Error;
 use crate::memory::TensorMut;
@@ -11,7 +12,8 @@ use transfer_core::alloc::AllocError;
 use transfer_memory::arena::{Arena, Block};
 
 impl Session {
-    /// The polling interval of waits for the readers of a session before this one, whose end no event tells.
+    /// The polling interval of waits for the readers of a session before this one, whose end no event tells, and of threads that wait for
+    /// room: one that reads sleeps on the socket, or turns the engine, and what another thread of this process drops does not wake it there.
     pub(crate) const ROOM_POLL: Duration = Duration::from_millis(10);
 
     /// The arena.
@@ -45,8 +47,8 @@ impl Session {
     }
 
     /// When a wait for room looks again that is not woken before, at the latest `limit`.
-    pub(crate) fn room_limit(&self, now: Instant, limit: Instant) -> Instant {
-        match self.home.awaits_former_readers() {
+    pub(crate) fn room_limit(&self, now: Instant, limit: Instant, waker: &Waker) -> Instant {
+        match Parker::is_woken_by(waker) || self.home.awaits_former_readers() {
             true => limit.min(now + Session::ROOM_POLL),
             false => limit,
         }

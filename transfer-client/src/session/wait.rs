@@ -63,6 +63,11 @@ impl Parker {
         PARKER.with(Clone::clone)
     }
 
+    /// Whether this waker wakes the sleep of this thread in [`Parker::park`].
+    pub(crate) fn is_woken_by(waker: &Waker) -> bool {
+        Parker::of_this_thread().1.will_wake(waker)
+    }
+
     /// Sleeps until this thread is woken, or `until`. Returns at once if it was woken since the last sleep.
     pub(crate) fn park(&self, until: Instant) {
         let mut notified = self.notified.lock();

@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 ///
 /// # Safety
 /// The range stays where it is, and valid for reads and writes, until the value is dropped, also if the value is moved. Each of its bytes
-/// may have any value. Nothing accesses it by way of the value while that is in another's possession.
+/// may have any value. No other value has any of these bytes. Nothing accesses it by way of the value while that is in another's possession.
 pub unsafe trait OwnedMemory: Any + Send + Sync {
     /// The first byte, and the length in bytes.
     fn range(&mut self) -> (NonNull<u8>, usize);
