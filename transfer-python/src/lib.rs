@@ -21,6 +21,7 @@
 
 mod bell;
 mod buffer;
+mod claims;
 mod client;
 mod connecting;
 mod counters;
@@ -85,6 +86,8 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(dtype::cast_type, module)?)?;
     module.add_function(wrap_pyfunction!(gpu::check, module)?)?;
     module.add_function(wrap_pyfunction!(pinned::register, module)?)?;
+    module.add_function(wrap_pyfunction!(pinned::check, module)?)?;
+    module.add_function(wrap_pyfunction!(pinned::regained, module)?)?;
     module.add_function(wrap_pyfunction!(pinned::unregister, module)?)?;
     module.add_function(wrap_pyfunction!(pinned::push, module)?)?;
     module.add_function(wrap_pyfunction!(sharded::layout, module)?)?;

@@ -4,6 +4,7 @@
 use crate::state_into;
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 use transfer_client::{FetchedSlice, Frozen, NotPrivate, PrivateBytes, Report, Tensor, TensorMeta, TensorMut};
 use transfer_memory::forked::ForkGuard;
 use transfer_memory::segment::Mapping;
@@ -65,19 +66,18 @@ pub(crate) struct Written {
     tensor: Mutex<Ours<Held>>,
     address: usize,
     meta: TensorMeta,
-    _mapping: Arc<Mapping>,
+    mapping: Arc<Mapping>,
 }
+
+/// What of a worker holds registered memory: the arena, the tensor, and the buffer.
+const OWN_HOLDERS: usize = 3;
 
 impl Written {
     pub(crate) fn new(mut tensor: TensorMut, guard: Arc<ForkGuard>) -> Arc<Written> {
         let (address, meta) = (tensor.as_mut_bytes().as_mut_ptr().expose_provenance(), tensor.meta().clone());
         let mapping = tensor.mapping().clone();
-        let written = Arc::new(Written {
-            tensor: Mutex::new(Ours::new(Held::Writable(tensor), guard)),
-            address,
-            meta,
-            _mapping: mapping,
-        });
+        let written =
+            Arc::new(Written { tensor: Mutex::new(Ours::new(Held::Writable(tensor), guard)), address, meta, mapping });
         if written.meta.len_bytes() > 0 {
             state_into::list(address, &written);
         }
@@ -92,6 +92,14 @@ impl Written {
     /// Whether it can be pushed.
     pub(crate) fn is_writable(&self) -> bool {
         matches!(self.tensor.lock().get(), Some(Held::Writable(_)))
+    }
+
+    /// Whether no fabric has this registered memory any more, nor will have it: its client is closed.
+    pub(crate) fn is_let_go(&self) -> bool {
+        let is_let_go = Arc::strong_count(&self.mapping) <= OWN_HOLDERS;
+        // What they have done there comes before what the caller does.
+        fence(Ordering::Acquire);
+        is_let_go
     }
 
     /// Takes a writable tensor out.

@@ -11,18 +11,53 @@ use pyo3::types::PyDict;
 use std::time::Instant;
 use transfer_client::ErrorWith;
 
-/// Registers the memory of an array: a buffer over it. None where the sidecar is another process.
+/// Registers the memory of an array that begins at `address`: a buffer over it. None where the sidecar is another process.
 #[pyfunction]
 #[pyo3(name = "_register")]
-pub(crate) fn register(client: &Bound<'_, Client>, array: &Bound<'_, Foreign>) -> PyResult<Option<Buffer>> {
+pub(crate) fn register(
+    client: &Bound<'_, Client>,
+    array: &Bound<'_, Foreign>,
+    address: usize,
+) -> PyResult<Option<Buffer>> {
     let (py, handle) = (client.py(), client.get().handle(client.py())?);
-    let (memory, meta) = ArrayMemory::of(array)?;
+    let found = ArrayMemory::range_of(array, address)?;
     if !handle.is_embedded() {
         return Ok(None);
     }
+    let (memory, meta) = ArrayMemory::of(array, found)?;
     let registered = py.detach(|| handle.register(memory, meta.dtype(), meta.shape().dims()));
     let tensor = registered.map_err(|e| errors::raise(py, e.error(), &About::default()))?;
     Ok(Some(Buffer::over(tensor, client.get().guard().clone())))
+}
+
+/// Raises if an array that begins at `address` is not what `register` has made this buffer of: other elements, another shape, or elements
+/// in another order.
+#[pyfunction]
+#[pyo3(name = "_check_registered")]
+pub(crate) fn check(
+    client: &Bound<'_, Client>,
+    buffer: &Bound<'_, Buffer>,
+    array: &Bound<'_, Foreign>,
+    address: usize,
+) -> PyResult<()> {
+    client.get().handle(client.py())?;
+    array.get().check_is(client.py(), address, buffer.get().meta())
+}
+
+/// Makes a buffer that was published writable again, if nobody reads it any more. Returns whether it is, or whether nobody can read it because
+/// the client is closed.
+#[pyfunction]
+#[pyo3(name = "_regained")]
+pub(crate) fn regained(client: &Bound<'_, Client>, buffer: &Bound<'_, Buffer>) -> PyResult<bool> {
+    let py = client.py();
+    match client.get().handle(py) {
+        // A version that has ended is told of by an answer.
+        Ok(handle) => py.detach(|| handle.take_answers()),
+        Err(e) if client.get().guard().is_forked() => return Err(e),
+        Err(_) if buffer.get().is_let_go() => return Ok(true),
+        Err(_) => {}
+    }
+    Ok(buffer.get().regain())
 }
 
 /// Ends the registration of a buffer that `register` has made.

@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "the buffer protocol is a struct of C")]
 
 use crate::buffer::Buffer;
+use crate::claims::Claim;
 use crate::memory::Memory;
 use crate::pending::Pending;
 use crate::strided::{self, Strided};
@@ -321,6 +322,20 @@ impl Foreign {
         Ok(Foreign { elements, meta, packs, source })
     }
 
+    /// Raises if this is not what is registered as `registered` at `address`.
+    pub(crate) fn check_is(&self, py: Python<'_>, address: usize, registered: &TensorMeta) -> PyResult<()> {
+        let lies_there = self.elements.in_one_piece() == Some(address) && !self.packs;
+        if lies_there && self.meta == *registered {
+            return Ok(());
+        }
+        let how = if lies_there { "" } else { ", whose elements do not lie there as they are, row-major in one piece" };
+        let text = format!(
+            "{}{how} is not the array that is registered at {address:#x}, which is {registered}: give that one, or unregister it first",
+            self.meta
+        );
+        Err(errors::invalid(py, &text))
+    }
+
     fn check_fits(&self, py: Python<'_>, buffer: &Buffer) -> PyResult<()> {
         let (meta, found) = (buffer.meta(), &self.meta);
         let casts = !self.on_gpu() && [meta, found].iter().all(|meta| strided::FLOATS.contains(&meta.dtype()));
@@ -337,6 +352,8 @@ pub(crate) struct ArrayMemory {
     _array: Py<Foreign>,
     start: NonNull<u8>,
     len: usize,
+    /// Behind the array, which is dropped first.
+    _claim: Claim,
 }
 
 // SAFETY: the pointer is an address of the array's memory, which is accessed by the rules of registered memory alone.
@@ -344,8 +361,9 @@ unsafe impl Send for ArrayMemory {}
 // SAFETY: as above.
 unsafe impl Sync for ArrayMemory {}
 
-// SAFETY: an exporter keeps its memory in place as long as its view lives. It is main memory, which was checked to be writable and in
-// one piece. Its bytes are numbers, and bools of numpy and torch, which read any byte that is not 0 as true.
+// SAFETY: an exporter keeps its memory in place as long as its view lives; numpy and torch let a program resize or free it nevertheless,
+// and `register` makes it the caller's duty to do neither. It is main memory, which was checked to be writable and in one piece. The claim
+// makes sure that no other registration, and no buffer of this module, has any of it. Its bytes are numbers, and bools of numpy and torch, which read any byte that is not 0 as true.
 unsafe impl OwnedMemory for ArrayMemory {
     fn range(&mut self) -> (NonNull<u8>, usize) {
         (self.start, self.len)
@@ -353,8 +371,8 @@ unsafe impl OwnedMemory for ArrayMemory {
 }
 
 impl ArrayMemory {
-    /// The memory of an array that can be registered, and what lies there.
-    pub(crate) fn of(array: &Bound<'_, Foreign>) -> PyResult<(ArrayMemory, TensorMeta)> {
+    /// Where an array lies that can be registered, and that says that it begins at `address`.
+    pub(crate) fn range_of(array: &Bound<'_, Foreign>, address: usize) -> PyResult<(NonNull<u8>, usize)> {
         let (py, foreign) = (array.py(), array.get());
         let invalid = |why: &str| Err(errors::invalid(py, &format!("{} cannot be registered: {why}", foreign.meta)));
         match &foreign.source {
@@ -366,12 +384,31 @@ impl ArrayMemory {
         if foreign.packs {
             return invalid("numpy has a byte for each of its elements, which are pairs in a byte");
         }
-        let start = foreign.elements.in_one_piece().map(ptr::with_exposed_provenance_mut);
-        let Some(start) = start.and_then(NonNull::new) else {
+        let start = foreign.elements.in_one_piece();
+        let Some(start) = start.and_then(|start| NonNull::new(ptr::with_exposed_provenance_mut(start))) else {
             return invalid("its elements do not lie row-major in one piece; register the array of which it is a part");
         };
-        let len = foreign.meta.len_bytes() as usize;
-        Ok((ArrayMemory { _array: array.clone().unbind(), start, len }, foreign.meta.clone()))
+        if start.addr().get() != address {
+            return invalid("its memory does not hold its values, which torch computes, as those of a conjugate");
+        }
+        Ok((start, foreign.meta.len_bytes() as usize))
+    }
+
+    /// The memory of an array that can be registered, and what lies there.
+    pub(crate) fn of(
+        array: &Bound<'_, Foreign>,
+        (start, len): (NonNull<u8>, usize),
+    ) -> PyResult<(ArrayMemory, TensorMeta)> {
+        let meta = array.get().meta.clone();
+        let claim = Claim::of(start.addr().get(), len).map_err(|(other, bytes, whose)| {
+            let (at, end) = (start.addr().get(), start.addr().get() + len);
+            let end_of_other = other + bytes;
+            let text = format!(
+                "{meta} at {at:#x} to {end:#x} cannot be registered: it has memory in common with {whose} at {other:#x} to {end_of_other:#x}"
+            );
+            errors::invalid(array.py(), &text)
+        })?;
+        Ok((ArrayMemory { _array: array.clone().unbind(), start, len, _claim: claim }, meta))
     }
 }
 

@@ -15,7 +15,7 @@ use transfer_client::{Begun, BundleMut, FetchIntoError, FetchedInto, Landing, Me
 use transfer_memory::forked::ForkGuard;
 
 /// How long is waited for the list of buffers. Nobody holds it for longer than a look-up takes, but for a thread that was forked away.
-const LIST_WAIT: Duration = Duration::from_millis(10);
+pub(crate) const LIST_WAIT: Duration = Duration::from_millis(10);
 
 /// The memory of the buffers of this process, by its address. An array has no reference to the buffer whose memory it sees.
 static BUFFERS: Mutex<BTreeMap<usize, Weak<Written>>> = Mutex::new(BTreeMap::new());
@@ -45,6 +45,11 @@ fn listed(address: usize, bytes: usize) -> Option<(usize, Arc<Written>)> {
     };
     let len = usize::try_from(written.meta().len_bytes()).ok()?;
     (address - start <= len && bytes <= len - (address - start)).then_some((start, written))
+}
+
+/// The last buffer that begins before this address, and where.
+pub(crate) fn last_before(end: usize) -> Option<(usize, Arc<Written>)> {
+    BUFFERS.lock().range(..end).rev().find_map(|(start, written)| Some((*start, written.upgrade()?)))
 }
 
 /// Whether the buffer that has these bytes is writable. It is not while it is pushed, or fetched into. `None` where no buffer has them.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -131,3 +133,130 @@ def test_an_array_is_released_when_its_last_reader_is_done(outside) -> None:
             c.unregister(w)
 
     asyncio.run(main())
+
+
+# Promise: python-registered, seen to fail
+def test_what_is_registered_is_pushed_as_what_it_is(outside) -> None:
+    listen, far = outside
+    with _inside(listen) as c:
+        w = np.arange(12, dtype="float32").reshape(3, 4)
+        square = np.arange(16, dtype="float32").reshape(4, 4)
+        for array in (w, square):
+            c.register(array)
+        for registered, other in ((w, w.T), (w, w.view("int32")), (w, w.reshape(4, 3)), (square, square.T)):
+            for call in (c.register, lambda array: c.push_pinned("other", array)):
+                with pytest.raises(td.Error, match=f"is not the array that is registered at {address(registered):#x}, which is"):
+                    call(other)
+            assert registered.flags.writeable and other.flags.writeable
+        with c.push_pinned("square", square[:]):
+            assert (far.fetch("square").numpy() == square).all() and not square.flags.writeable, "the same memory is the same array"
+        square += 1
+
+
+# Promise: python-registered, seen to fail
+def test_no_memory_is_registered_twice(outside) -> None:
+    listen, _ = outside
+    with _inside(listen) as c, td.embedded(arena="1MiB", name="beside", sidecar=_settings(listen)) as beside:
+        w = np.zeros((1000, 100), "float32")
+        c.register(w)
+        for client, part in ((c, w[:10]), (c, w[10:20]), (c, w[990:]), (beside, w), (beside, w[500:])):
+            with pytest.raises(td.Error, match=f"{address(part):#x} to .* in common with what is registered at {address(w):#x} to"):
+                client.register(part)
+        c.unregister(w)
+        for part in (w[10:20], w[:10], w[20:]):
+            c.register(part)
+        with pytest.raises(td.Error, match="in common"):
+            beside.register(w)
+        for part in (w[10:20], w[:10], w[20:]):
+            c.unregister(part)
+        # However many threads try.
+        for _ in range(20):
+            begin = threading.Barrier(2)
+
+            def register(client: td.Client, part: np.ndarray, begin: threading.Barrier = begin) -> bool:
+                begin.wait()
+                try:
+                    client.register(part)
+                except td.Error:
+                    return False
+                return True
+
+            with ThreadPoolExecutor(2) as threads:
+                made = list(threads.map(register, (c, beside), (w[:600], w[400:])))
+            assert any(made) and not all(made)
+            c.unregister(w[:600])
+            beside.unregister(w[400:])
+        buffer = c.empty(1000)
+        with pytest.raises(td.Error, match="in common with a buffer of this package"):
+            c.push_pinned("buffer", buffer.numpy()[10:])
+
+
+# Promise: python-registered, seen to fail
+def test_an_array_whose_push_failed_or_whose_guard_is_lost_is_free_again(outside) -> None:
+    listen, _ = outside
+    with _inside(listen) as c:
+        flat = np.zeros(1000, "float32")
+        w = flat.reshape(10, 100)
+        c.push("versions", b"x", version=5)
+        with pytest.raises(td.Error, match="version"):
+            c.push_pinned("versions", w, version=4)
+        assert w.flags.writeable and flat.flags.writeable
+        lost = c.push_pinned("lost", w)
+        assert not w.flags.writeable and not flat.flags.writeable, "it is the same memory"
+        for call in (lambda: c.push_pinned("again", w), lambda: c.unregister(w)):
+            with pytest.raises(td.Error, match="was pushed already, as 'lost': release it, or delete that key"):
+                call()
+        assert not w.flags.writeable
+        c.delete("lost")
+        again = c.push_pinned("again", w)
+        lost.release()
+        assert (lost.released, again.released, w.flags.writeable) == (True, False, False)
+        again.release()
+        third = c.push_pinned("third", w)
+        again.release()
+        assert not third.released
+        c.delete("third")
+        c.unregister(w)
+        third.release()
+        assert third.released and w.flags.writeable and flat.flags.writeable
+
+
+# Promise: python-registered, seen to fail
+def test_an_array_is_free_after_its_client_was_closed(outside, monkeypatch) -> None:
+    listen, _ = outside
+    w = np.zeros(1000, "float32")
+    for use in ("release", "with"):
+        c = _inside(listen)
+        pinned = c.push_pinned("w", w)
+        if use == "with":
+            with pytest.raises(KeyError, match="of the caller"), pinned:
+                c.close()
+                raise KeyError("of the caller")
+        else:
+            c.close()
+        pinned.release()
+        assert pinned.released and w.flags.writeable
+        w += 1
+
+    async def main() -> None:
+        c = td.aio.embedded(arena="1MiB", name="near", sidecar=_settings(listen))
+        async with c as c:
+            pinned = await c.push_pinned("w", w)
+        await pinned.release()
+        assert pinned.released and w.flags.writeable
+
+    asyncio.run(main())
+    with _inside(listen) as c:
+        pinned = c.push_pinned("w", w)
+
+        def fails(*_: object) -> None:
+            raise td.Error("it takes too long")
+
+        with monkeypatch.context() as patch:
+            patch.setattr("transferd._pinned.release", fails)
+            with pytest.raises(KeyError) as caught, pinned:
+                raise KeyError("of the caller")
+            assert caught.value.__notes__ == ["the array for 'w' was not released: it takes too long"]
+            with pytest.raises(td.Error, match="too long"), pinned:
+                pass
+        pinned.release()

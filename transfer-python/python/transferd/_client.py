@@ -24,7 +24,7 @@ from ._versions import Publisher, PublisherOptions, Subscriber
 Path = str | os.PathLike[str]
 
 
-class Client(Pinning, _native.Client):
+class Client(Pinning):
     """A session with the sidecar of this node. `connect` and `embedded` make one; any number of threads may share it.
 
     It is a context manager, which closes it. It pickles as the arguments that it was connected with.
@@ -79,13 +79,13 @@ class Client(Pinning, _native.Client):
         return f"<Client {self.name!r} at node {self.node!r}>"
 
     # Tensors
+
     def empty(self, shape: int | Sequence[int], dtype: object = "float32", *, timeout: float | None = 0.0) -> Buffer:
         """Allocates a `Buffer` in the arena: memory that the sidecar and the fabrics read as it lies.
 
-        It begins with what an earlier tensor left there. `dtype` is a name ("bfloat16") or a type of numpy, ml_dtypes or torch.
-
-        Where there is no room it raises `ArenaFull`. Unlike other calls it does so at once, because the arena is most often full of buffers
-        that the caller itself holds, which no wait would free. With `timeout` it waits so many seconds for tensors to be replaced or dropped.
+        It begins with what an earlier tensor left there. `dtype` is a name ("bfloat16") or a type of numpy, ml_dtypes or torch. Where there is no
+        room it raises `ArenaFull`. Unlike other calls it does so at once, because the arena is most often full of buffers that the caller itself
+        holds, which no wait would free. With `timeout` it looks for so many seconds, every 10 ms and more often, for what is replaced or dropped.
         """
         return wait(_calls.allocate(self, shape, dtype, timeout))
 
