@@ -4,7 +4,7 @@
 mod sidecar;
 
 use sidecar::{Honest, Script, Sidecar};
-use std::future::IntoFuture;
+use std::future::{Future, IntoFuture};
 use std::task::{Context, Waker};
 use std::time::Duration;
 use transfer_client::{Client, DType, Error, SessionEnd};
@@ -101,6 +101,29 @@ async fn calls_wait_for_a_full_ring() {
     drop(fetched);
     sidecar.set_deaf(false);
     told(&sidecar, |heard| heard.leases == 0).await;
+}
+
+// Promise: deltas, seen to fail
+#[tokio::test]
+async fn pushes_keep_their_order_where_a_delta_finds_a_full_ring() {
+    let (sidecar, client) = start(Honest::default(), 16 << 20).await;
+    let long = || client.allocate(DType::U8, [2 << 20]).unwrap();
+    client.push_tensor("w", long()).await.unwrap();
+    sidecar.set_deaf(true);
+    let tensors: Vec<_> = (0..2000).map(|i| (format!("key-{i}"), client.allocate(DType::U8, [1]).unwrap())).collect();
+    let mut pushes = Box::pin(client.push_many(tensors).into_future());
+    let mut first = Box::pin(client.push_tensor("w", long()).delta_of(1).into_future());
+    let mut second = Box::pin(client.push_tensor("w", long()).delta_of(1).into_future());
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(pushes.as_mut().poll(&mut cx).is_pending());
+    assert!(first.as_mut().poll(&mut cx).is_pending());
+    assert!(second.as_mut().poll(&mut cx).is_pending());
+    // Nobody who waits has it until there is room, unless it is given up for the want of it.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    sidecar.set_deaf(false);
+    let second = second.await.unwrap().version;
+    assert_eq!((first.await.unwrap().version, second), (2, 3));
+    assert!(pushes.await.into_iter().all(|r| r.is_ok()));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -104,8 +104,8 @@ impl Ready {
         let (key, of_session) = (self.push.key.clone(), session.clone());
         session.in_background(key, (copy_threads() / 2).clamp(1, MAX_THREADS), move |is_wanted| {
             let mut sending = self.begin(&of_session);
-            if let (Ok(call), true) = (&mut sending.call, is_wanted()) {
-                call.submit();
+            if let Ok(call) = &mut sending.call {
+                call.submit(is_wanted);
             }
             sending
         })

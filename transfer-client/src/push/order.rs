@@ -55,9 +55,7 @@ impl OrderCall {
             Command::Delete { key } if self.session.has_background(key) => {
                 let sending = self.session.in_background(key.clone(), 1, move |is_wanted| {
                     let mut call = OneCall::new(session, command, started, limit);
-                    if is_wanted() {
-                        call.submit();
-                    }
+                    call.submit(is_wanted);
                     call
                 });
                 Stage::Behind { sending, limit }

@@ -47,9 +47,15 @@ impl OneCall {
         self
     }
 
-    /// Sends it for another thread, which takes the steps, if there is room in the ring. What fails, the first step says.
-    pub(crate) fn submit(&mut self) {
-        let _ = self.session.poll_submit(slice::from_mut(&mut self.item), &mut 0, Waker::noop());
+    /// Sends it for another thread, which takes the steps: once there is room in the ring, within its time and while it is wanted, so
+    /// that what follows it is sent behind it. What fails, the first step says.
+    pub(crate) fn submit(&mut self, is_wanted: &dyn Fn() -> bool) {
+        while is_wanted()
+            && self.session.poll_submit(slice::from_mut(&mut self.item), &mut 0, Waker::noop()).is_pending()
+            && Instant::now() < self.limit
+        {
+            std::thread::sleep(Session::ROOM_POLL);
+        }
     }
 
     /// Continues; breaks with the end of the command. A command that has ended has no other end, and is not sent again: its range
