@@ -329,12 +329,6 @@ impl<M> Driver<M> {
         }
     }
 
-    /// Returns whether there may be actions to [take](Driver::take_actions), or posts that have to wait.
-    #[must_use]
-    pub fn has_actions(&self) -> bool {
-        !self.blocked.is_empty() || self.node.has_actions()
-    }
-
     /// Posts what had to wait, and hears what fabrics have granted and revoked by now, which is acted on in this turn. Returns
     /// whether there was anything to hear.
     fn settle(&mut self, now: Time, memory: &mut impl HeaderMemory) -> bool {

@@ -130,7 +130,11 @@ mod tests {
         assert_eq!(bases.keep(of(1, "a"), Version(1), (held(1), true), (40, Time(0))), []);
         assert_eq!(bases.keep(of(1, "b"), Version(2), (held(2), true), (40, Time(0))), []);
         assert_eq!(bases.keep(of(1, "a"), Version(3), (held(3), false), (40, Time(0))), [held(1).blob]);
-        assert_eq!(bases.keep(of(2, "a"), Version(4), (held(4), true), (40, Time(0))), [held(2).blob], "the oldest is given up");
+        assert_eq!(
+            bases.keep(of(2, "a"), Version(4), (held(4), true), (40, Time(0))),
+            [held(2).blob],
+            "the oldest is given up"
+        );
         assert_eq!((bases.find(&of(1, "a")), bases.find(&of(1, "b"))), (Some((held(3), false)), None));
         assert_eq!(bases.bytes(), 80);
         // A key that has begun again.

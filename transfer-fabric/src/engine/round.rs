@@ -78,9 +78,7 @@ impl Run {
             free.into_iter().for_each(|ticket| self.driver.node.withdrawn(ticket));
             active = true;
         }
-        if active || self.has_work() {
-            self.work(now);
-        }
+        self.work(now);
         if !self.copies.is_empty() {
             active = true;
             if let Some(tag) = self.copies.step(&self.memory) {

@@ -215,11 +215,6 @@ impl Run {
         asked > 0
     }
 
-    /// Returns whether [`work`](Run::work) has something to do. What fabrics have to report, they report when they are polled.
-    pub(super) fn has_work(&self) -> bool {
-        self.driver.has_actions() || self.workers.has_unpublished() || !self.broken.is_empty()
-    }
-
     /// Carries out the actions of the state machine.
     pub(super) fn work(&mut self, now: Time) {
         let mut actions = std::mem::take(&mut self.actions);

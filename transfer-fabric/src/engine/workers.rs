@@ -290,11 +290,6 @@ impl Workers {
         !self.delayed.is_empty()
     }
 
-    /// Whether there is something to publish, or a reply waits for its worker to read.
-    pub(super) fn has_unpublished(&self) -> bool {
-        !self.touched.is_empty() || self.has_backlog()
-    }
-
     /// Publishes the written replies, and wakes the sleeping workers.
     pub(super) fn publish(&mut self, memory: &Memory, broken: &mut Vec<(SessionId, String)>) {
         // Waiting workers are woken first. Workers that have just sent requests are awake anyway.

@@ -74,11 +74,6 @@ impl Links {
         Some((flight.blob, flight.purpose))
     }
 
-    /// Whether there is something to post.
-    pub(crate) fn is_dirty(&self) -> bool {
-        !self.dirty.is_empty()
-    }
-
     /// Posts the messages and writes that credits and header cells allow.
     pub(crate) fn flush(&mut self, actions: &mut Actions) {
         if self.dirty.is_empty() {

@@ -210,12 +210,6 @@ impl Node {
         !batch.is_empty()
     }
 
-    /// Returns whether there may be actions to [take](Node::take_actions).
-    #[must_use]
-    pub fn has_actions(&self) -> bool {
-        !self.actions.is_empty() || self.links.is_dirty() || has_put_off(self)
-    }
-
     /// Returns the latest time at which [`Node::timeout`] has to be called.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
