@@ -98,11 +98,6 @@ impl Buffer {
         self.written.lock().here.as_ref().is_some_and(|written| written.regain())
     }
 
-    /// Whether nobody outside has the registered memory of a closed client any more.
-    pub(crate) fn is_let_go(&self) -> bool {
-        self.written.lock().here.as_ref().is_none_or(|written| written.is_let_go())
-    }
-
     /// Makes the buffer writable again after its push has failed.
     pub(crate) fn put_back(&self, tensor: TensorMut) {
         let mut written = self.written.lock();

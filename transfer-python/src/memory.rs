@@ -89,6 +89,11 @@ impl Written {
         &self.meta
     }
 
+    /// Where it lies.
+    pub(crate) fn address(&self) -> usize {
+        self.address
+    }
+
     /// Whether it can be pushed.
     pub(crate) fn is_writable(&self) -> bool {
         matches!(self.tensor.lock().get(), Some(Held::Writable(_)))

@@ -1,6 +1,7 @@
 //! Arrays of the caller's that are registered with a sidecar inside of this process, and published where they lie.
 
 use crate::buffer::Buffer;
+use crate::claims;
 use crate::client::{Client, pushed};
 use crate::errors::{self, About};
 use crate::options::PushOptions;
@@ -54,8 +55,14 @@ pub(crate) fn regained(client: &Bound<'_, Client>, buffer: &Bound<'_, Buffer>) -
         // A version that has ended is told of by an answer.
         Ok(handle) => py.detach(|| handle.take_answers()),
         Err(e) if client.get().guard().is_forked() => return Err(e),
-        Err(_) if buffer.get().is_let_go() => return Ok(true),
-        Err(_) => {}
+        Err(_) => {
+            if let Ok(written) = buffer.get().written(py)
+                && written.is_let_go()
+            {
+                claims::give_up(written.address());
+                return Ok(true);
+            }
+        }
     }
     Ok(buffer.get().regain())
 }
