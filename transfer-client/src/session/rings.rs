@@ -3,7 +3,7 @@
 
 use super::state::Session;
 use std::cell::Cell;
-use std::ptr;
+use std::{ptr, thread};
 
 thread_local! {
     static PUT_OFF: Cell<Option<PutOff>> = const { Cell::new(None) };
@@ -17,12 +17,18 @@ struct PutOff {
     is_owed: bool,
 }
 
-/// Restores what was put off before, also where a step panics.
-struct Restore(Option<PutOff>);
+/// Restores what was put off before. Rings where a step panics: nobody waits then.
+struct Restore<'a> {
+    session: &'a Session,
+    before: Option<PutOff>,
+}
 
-impl Drop for Restore {
+impl Drop for Restore<'_> {
     fn drop(&mut self) {
-        PUT_OFF.set(self.0);
+        let is_owed = PUT_OFF.replace(self.before).is_some_and(|put_off| put_off.is_owed);
+        if thread::panicking() {
+            self.session.pay_ring(is_owed);
+        }
     }
 }
 
@@ -44,7 +50,11 @@ impl Session {
         if self.inside.is_none() {
             return (step(), false);
         }
-        let restore = Restore(PUT_OFF.replace(Some(PutOff { session: self, is_owed: false })));
+        let before = PUT_OFF.get();
+        // What is owed when a step waits for something else, that wait pays, and this one once more.
+        let is_owed = before.is_some_and(|before| ptr::eq(before.session, self) && before.is_owed);
+        PUT_OFF.set(Some(PutOff { session: self, is_owed }));
+        let restore = Restore { session: self, before };
         let stepped = step();
         let is_owed = PUT_OFF.get().is_some_and(|put_off| put_off.is_owed);
         drop(restore);

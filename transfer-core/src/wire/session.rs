@@ -1,8 +1,7 @@
 //! The records in a worker's rings.
 //!
-//! A record is one [`Request`] (submission ring, worker to sidecar) or one [`Reply`] (completion ring, sidecar to
-//! worker). The first byte is its kind. In a command and in an answer, the operation's number follows. No record is
-//! longer than [`MAX_RECORD_BYTES`].
+//! A record is one [`Request`] (submission ring, worker to sidecar) or one [`Reply`] (completion ring, sidecar to worker). The first byte is its
+//! kind. In a command and in an answer, the operation's number follows. No record is longer than [`MAX_RECORD_BYTES`].
 
 use super::message::{read_atomic, write_atomic};
 use super::ranges::{ArenaRange, MAX_RANGES};

@@ -49,8 +49,8 @@ pub(crate) struct LinkTable<L, W> {
     unread: u8,
 }
 
-/// How many times deadlines are looked for until the clock is read. It is read after each sleep, and a fabric that is polled is polled
-/// again within microseconds.
+/// How many times deadlines are looked for until the clock is read. It is read before each sleep, which ends at the next deadline, and a fabric
+/// that is polled is polled again within microseconds.
 const LOOKS_PER_READING: u8 = 8;
 
 impl<L: FabricLink, W: WaitingLink> LinkTable<L, W> {
@@ -344,6 +344,6 @@ pub(super) mod tests {
         assert_eq!(table.due(), None);
         table.set_alarm(Some(passed));
         assert_eq!(table.alarm(), Some(passed));
-        assert!(table.due().is_some(), "the clock is read after a sleep");
+        assert!(table.due().is_some(), "the clock is read when the fabric is armed");
     }
 }

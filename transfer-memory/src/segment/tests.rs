@@ -223,21 +223,23 @@ fn takes_the_pages_that_are_written(lock: Lock) {
 
 /// Notes at its end whether the page that it is about is still mapped.
 #[derive(Default)]
-struct Watching(std::sync::OnceLock<(usize, std::sync::mpsc::Sender<bool>)>);
+struct Watching(std::sync::OnceLock<((usize, u64), std::sync::mpsc::Sender<bool>)>);
 
 impl Drop for Watching {
     fn drop(&mut self) {
-        let (address, sender) = self.0.get().unwrap();
-        sender.send(is_mapped(*address)).unwrap();
+        let (place, sender) = self.0.get().unwrap();
+        sender.send(is_mapped(*place)).unwrap();
     }
 }
 
-fn is_mapped(address: usize) -> bool {
+/// Whether a file of this inode is mapped at the address. Other tests may map others there.
+fn is_mapped((address, inode): (usize, u64)) -> bool {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines().any(|line| {
         let (from, to) = line.split(' ').next().unwrap().split_once('-').unwrap();
         let number = |text| usize::from_str_radix(text, 16).unwrap();
-        (number(from)..number(to)).contains(&address) && line.contains("memfd:")
+        let is_file = line.split_whitespace().nth(4).unwrap() == inode.to_string();
+        is_file && (number(from)..number(to)).contains(&address)
     })
 }
 
@@ -247,13 +249,13 @@ fn a_companion_ends_before_its_memory_is_unmapped() {
     let segment = segment(8192);
     let mapping = Segment::adopt_to_read(duplicate(&segment), 8192, 7).unwrap();
     let (sender, receiver) = std::sync::mpsc::channel();
-    let address = mapping.ptr_at(0, 1).unwrap().addr();
-    mapping.companion::<Watching>().unwrap().0.set((address, sender)).unwrap();
-    assert_eq!(mapping.companion::<Watching>().unwrap().0.get().unwrap().0, address);
+    let place = (mapping.ptr_at(0, 1).unwrap().addr(), rustix::fs::fstat(segment.fd()).unwrap().st_ino);
+    mapping.companion::<Watching>().unwrap().0.set((place, sender)).unwrap();
+    assert_eq!(mapping.companion::<Watching>().unwrap().0.get().unwrap().0, place);
     assert!(mapping.companion::<String>().is_none());
     assert!(segment.mapping().companion::<String>().is_some_and(String::is_empty));
     assert!(receiver.try_recv().is_err());
     drop(mapping);
     assert_eq!(receiver.try_recv(), Ok(true));
-    assert!(!is_mapped(address));
+    assert!(!is_mapped(place));
 }

@@ -45,7 +45,7 @@ impl Fetching<'_> {
         let Some(of) = pull.spreading(link) else { return };
         let asked = pull.redirect().and_then(|redirect| self.transfers.pull(redirect.owner, redirect.request));
         let asked = asked.map_or(pull.asked, |request| request.asked);
-        if pull.redirect().is_some() && self.bases.is_newer(&of, asked) {
+        if self.bases.has_later(&of, header.version, pull.redirect().map(|_| asked)) {
             return;
         }
         let is_asked_for = header.spreads || self.relays.is_awaited(&of);
