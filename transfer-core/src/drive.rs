@@ -49,6 +49,8 @@ pub struct Driver<M> {
     links: BTreeMap<LinkId, LinkState>,
     /// The links with blocked posts, which take their turns in this order.
     blocked: BTreeSet<LinkId>,
+    /// Whether a fabric was given something to do since all were heard.
+    is_unheard: bool,
     next_link: u32,
     next_foreign: u32,
 }
@@ -97,6 +99,7 @@ impl<M> Driver<M> {
             atomics,
             links: BTreeMap::new(),
             blocked: BTreeSet::new(),
+            is_unheard: false,
             next_link: 1,
             next_foreign: SegmentId::FIRST_FOREIGN,
         }
@@ -148,6 +151,7 @@ impl<M> Driver<M> {
 
     /// Deregisters a segment with all fabrics that know it.
     pub fn deregister(&mut self, segment: SegmentId) {
+        self.is_unheard = true;
         for fabric in &mut self.fabrics {
             // A fabric that does not know the segment has nothing to release, so the error is ignored.
             let _ = fabric.deregister(segment);
@@ -330,8 +334,11 @@ impl<M> Driver<M> {
     }
 
     /// Posts what had to wait, and hears what fabrics have granted and revoked by now, which is acted on in this turn. Returns
-    /// whether there was anything to hear.
+    /// whether there was anything to hear. Where nothing was posted, fabrics have nothing to say before they are polled.
     fn settle(&mut self, now: Time, memory: &mut impl HeaderMemory) -> bool {
+        if !std::mem::take(&mut self.is_unheard) && self.blocked.is_empty() {
+            return false;
+        }
         self.retry_blocked(memory);
         self.hear_fabrics(now, memory, |fabric, sink| fabric.report(sink))
     }
@@ -341,6 +348,7 @@ impl<M> Driver<M> {
     /// action is done, the segment is deregistered with the fabrics here.
     #[must_use]
     pub fn act(&mut self, action: &mut Action, memory: &mut impl HeaderMemory) -> Option<(SegmentId, M)> {
+        self.is_unheard |= matches!(action, Action::Post(_) | Action::Fabric(_));
         match action {
             Action::Post(post) => {
                 if self.post(post, memory)
