@@ -37,7 +37,7 @@ pub(super) fn own_memory(bytes: usize) -> Result<OwnMemory, Error> {
 
 impl<'a> Assembly<'a> {
     pub(super) fn new(manifest: &Manifest, plan: &'a Plan) -> Assembly<'a> {
-        let report = Report { fabric: FabricKind::Local, bytes: 0, copied: 0, delta: 0, ..manifest.report };
+        let report = Report { fabric: FabricKind::Local, bytes: 0, copied: 0, delta: 0, relayed: 0, ..manifest.report };
         let (version, direct) = (Version(manifest.version), vec![None; plan.outputs.len()]);
         Assembly { plan, version, direct, memory: None, report }
     }
@@ -89,10 +89,11 @@ impl<'a> Assembly<'a> {
     }
 
     /// Notes how pieces of so many bytes have come, which need not be taken.
-    pub(super) fn note(&mut self, bytes: u64, Report { copied, fabric, delta, .. }: &Report) {
+    pub(super) fn note(&mut self, bytes: u64, Report { copied, fabric, delta, relayed, .. }: &Report) {
         self.report.bytes += bytes;
         self.report.copied += copied;
         self.report.delta += delta;
+        self.report.relayed += relayed;
         if *fabric != FabricKind::Local {
             self.report.fabric = *fabric;
         }
