@@ -114,7 +114,7 @@ fn refused(inside: &BlockingClient, far: &BlockingClient, values: Vec<u32>) {
     let large = vec![0_u8; 96 << 20];
     let (error, large) = inside.register(large, DType::U8, [96 << 20]).map(drop).expect_err("too much").into_parts();
     assert!(error.to_string().contains("of pinned memory are wanted") && large.is_some(), "{error}");
-    // Registered memory counts until it is released, again and again.
+    // Memory counts as pinned only while it is registered: 200 registrations, one after the other, fit the limit.
     let mut values = values.expect("it is given back");
     for _ in 0..200 {
         let tensor = inside.register(values, DType::U32, [LEN as u64]).expect("it is registered");

@@ -59,8 +59,8 @@ both_clients! {
     /// Ends the registration of a tensor's memory, and returns the memory. It blocks until no device has it.
     ///
     /// # Errors
-    /// [`Error::OtherMemory`] with the tensor, if it is none that was registered as `M`, or this client's sidecar is not inside of this
-    /// process. [`Error::Forked`] with the tensor. [`Error::NoAnswer`] if devices do not let it go within 30 s; then it is freed when they do.
+    /// [`Error::OtherMemory`] with the tensor, if its memory was not registered as `M`, or if the sidecar is another process.
+    /// [`Error::Forked`] with the tensor. [`Error::NoAnswer`] if devices do not let it go within 30 s; then it is freed when they do.
     pub fn unregister<M: OwnedMemory>(&self, tensor: TensorMut) -> Result<M, ErrorWith<TensorMut>> {
         let session = self.handle().session();
         if !tensor.block().is_owned_by::<M>() {

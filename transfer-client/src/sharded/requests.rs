@@ -113,8 +113,8 @@ impl Open {
     }
 }
 
-/// Of what comes where all shards of a rank are asked for, this part may be unwanted: what other ranks have, too, and are asked for.
-const MAX_UNWANTED: u64 = 8;
+/// Of the bytes of a rank that is asked for all of its shards, at most this part may be unwanted, because other ranks are asked for it.
+const UNWANTED_FRACTION: u64 = 8;
 
 /// Whether parts are as good as all shards of a rank, each of them once and as it is.
 fn are_all(layout: &RankLayout, parts: &[Part]) -> bool {
@@ -131,7 +131,7 @@ fn are_all(layout: &RankLayout, parts: &[Part]) -> bool {
     };
     let bytes = wanted.iter().zip(&layout.shards).map(bytes);
     let (unwanted, all) = bytes.fold((0, 0), |(unwanted, all), (one, of)| (unwanted + one, all + of));
-    unwanted <= all / MAX_UNWANTED
+    unwanted <= all / UNWANTED_FRACTION
 }
 
 /// Which rank is asked for what several have: the nearest, and among those the one that is asked for the least.

@@ -40,7 +40,7 @@ class _Registration:
     frozen: list[Any] = field(default_factory=list)
     """The arrays of numpy that are read-only meanwhile, and were not before."""
     lock: threading.Lock = field(default_factory=threading.Lock)
-    """Whoever publishes it, or ends that, holds it."""
+    """Held while the array is published, and while its version ends."""
 
     def check_place(self) -> None:
         """Raises if the memory is not where it was."""

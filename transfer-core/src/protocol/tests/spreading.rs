@@ -19,7 +19,7 @@ use std::time::Duration;
 
 const OTHER: LinkId = LinkId(8);
 const THIRD: LinkId = LinkId(9);
-const LONG: Duration = Duration::from_secs(1000);
+const FETCH_TIMEOUT: Duration = Duration::from_secs(1000);
 const LEN: u64 = 1000;
 const DIGEST: [u8; 16] = [9; 16];
 
@@ -47,7 +47,7 @@ fn owner() -> Solo {
     let mut solo = Solo::new(|config| (config.fan_out, config.spreads_from) = (1, 1));
     solo.link_to(OTHER, "other");
     solo.link_to(THIRD, "third");
-    solo.push(None, LONG);
+    solo.push(None, FETCH_TIMEOUT);
     asks(&mut solo, LINK, 1);
     solo.hear(Role::Pull, 1, Body::TensorReRequest { slot: slot() });
     solo
@@ -95,7 +95,7 @@ fn owner_holds_a_version_for_the_nodes_that_it_has_sent_to_others() {
     let mut solo = redirected();
     assert_eq!(held(&solo), 1);
     let count = solo.headers.len();
-    solo.push(None, LONG);
+    solo.push(None, FETCH_TIMEOUT);
     solo.hear(Role::Pull, 2, Body::TensorReRequest { slot: slot() });
     assert_eq!(solo.ended, None);
     assert_eq!((held(&solo), solo.headers.len()), (0, count + 1));
@@ -123,7 +123,7 @@ fn node_that_has_taken_a_version_is_named_first() {
 fn header_says_from_the_first_node_on_that_a_version_spreads() {
     assert!(owner().headers[0].spreads);
     let mut alone = Solo::new(|config| (config.fan_out, config.spreads_from) = (0, 1));
-    alone.push(None, LONG);
+    alone.push(None, FETCH_TIMEOUT);
     asks(&mut alone, LINK, 1);
     alone.hear(Role::Pull, 1, Body::TensorReRequest { slot: slot() });
     assert!(!alone.headers[0].spreads);
@@ -145,8 +145,15 @@ fn owner_that_is_idle_answers_those_that_wait_for_a_digest() {
 
 fn fetch(solo: &mut Solo, select: Select) -> OpId {
     let op = solo.op();
-    let fetch =
-        Fetch { key: key("k"), select, timeout: LONG, require: None, trace: None, watches: false, excerpt: None };
+    let fetch = Fetch {
+        key: key("k"),
+        select,
+        timeout: FETCH_TIMEOUT,
+        require: None,
+        trace: None,
+        watches: false,
+        excerpt: None,
+    };
     solo.command(op, Command::Fetch(fetch));
     if solo.controls.iter().any(|control| matches!(control, Control::Directory(_))) {
         solo.controls.clear();
@@ -283,7 +290,7 @@ fn failure_says_what_was_waited_for() {
     redirect(&mut solo, [OTHER_NAME; 3]);
     solo.fill_pool();
     describe(&mut solo, OTHER, "RELAY_REQUEST", LEN);
-    solo.wait(LONG);
+    solo.wait(FETCH_TIMEOUT);
     let Some(Reply::Answer { answer: Answer::Failed { failure, .. }, .. }) = solo.replies.last() else { panic!() };
     assert_eq!(failure.code, FailureCode::PoolFull, "{failure:?}");
 }
