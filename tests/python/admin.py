@@ -159,6 +159,10 @@ def changes(pb, a):
     assert poll.now.strategy == pb.POLL_STRATEGY_EVENT, poll
     refused(grpc.StatusCode.INVALID_ARGUMENT, a.SetPoll, pb.SetPollRequest())
 
+    # The only host.
+    alone = refused(grpc.StatusCode.FAILED_PRECONDITION, a.MoveDirectory, pb.MoveDirectoryRequest())
+    assert "one host only" in alone, alone
+
     evicted = a.Evict(pb.EvictRequest(), timeout=SOON)
     assert (evicted.keys, evicted.bytes) == (0, 0), evicted
 

@@ -1,4 +1,5 @@
-//! A directory with three hosts, of which one leads: it dies, is stopped, or is restarted with all other nodes in turn.
+//! A directory with three hosts, of which one leads: it dies, is stopped, lets another one lead, or is restarted with all other
+//! nodes in turn.
 
 use std::time::Duration;
 use transfer_tests::ctl::Ctl;
@@ -21,13 +22,18 @@ struct Cluster {
 
 impl Cluster {
     fn start() -> Cluster {
+        Cluster::with(&[])
+    }
+
+    fn with(more: &[&str]) -> Cluster {
         let folder = tempfile::Builder::new().prefix("transfer-test-").tempdir().expect("a folder");
         let ports: Vec<_> = (0..3).map(|_| ReservedPort::any()).collect();
         let listens: Vec<_> = ports.iter().map(|port| port.address().to_string()).collect();
         let directory = format!("static:a={},b={},c={}", listens[0], listens[1], listens[2]);
         let listens = listens.into_iter().chain(["127.0.0.1:0", "127.0.0.1:0"].map(str::to_owned));
         let nodes = listens.zip(["a", "b", "c", "d", "e"]).map(|(listen, name)| {
-            let arguments = ["--pool-bytes", "4MiB", "--listen", &listen, "--directory", &directory];
+            let mut arguments = vec!["--pool-bytes", "4MiB", "--listen", &listen, "--directory", &directory];
+            arguments.extend(more);
             Sidecar::start(folder.path(), name, &arguments)
         });
         let cluster = Cluster { nodes: nodes.collect(), _ports: ports, _folder: folder };
@@ -160,4 +166,38 @@ fn hosts_are_restarted_one_after_the_other_and_no_call_fails() {
     }
     assert_eq!(e.fetch("old").get().sum, small(1).sum());
     e.push("old", small(9)).trouble().expect("KeyOwned", &["worker-d"]);
+}
+
+/// The host that leads is told to let another one lead, and then stopped. Promises last 12 s, so no call that has 10 s has waited for the
+/// end of one.
+// Promise: directory-move, seen to fail
+#[test]
+fn directory_moves_to_another_host_at_once() {
+    let mut cluster = Cluster::with(&["--directory-takeover", "30s"]);
+    let [mut d, mut e] = prepare(&cluster);
+    let first = cluster.leader(None);
+    let other = (first + 1) % 3;
+    let name = cluster.nodes[other].name().to_owned();
+    let moves = |node: usize, to: &[&str]| Ctl::of(&cluster.nodes[node], &[&["directory", "move"], to].concat()).run();
+    for (node, to, words) in [
+        (first, vec!["d"], ["\"d\"", "\"a\", \"b\", \"c\""]),
+        (first, vec!["no name"], ["no name", "node"]),
+        (other, vec![], [&*name, cluster.nodes[first].name()]),
+        (3, vec![&*name], ["\"d\"", cluster.nodes[first].name()]),
+    ] {
+        let said = moves(node, &to);
+        assert!(said.code != 0 && words.iter().all(|word| said.err.contains(word)), "{to:?}: {}", said.err);
+    }
+    let said = moves(first, &[&name]);
+    assert_eq!(
+        (said.code, &*said.out),
+        (0, format!("node {name} leads the directory now\n").as_bytes()),
+        "{}",
+        said.err
+    );
+    assert_eq!(cluster.leader(Some(first)), other);
+    goes_on(&mut d, &mut e);
+    assert!(cluster.nodes[other].terminate().success());
+    d.push("later", small(6)).timeout(DEADLINE).get();
+    assert_eq!(e.fetch("later").timeout(DEADLINE).get().sum, small(6).sum());
 }

@@ -25,7 +25,7 @@ pub enum Command {
     /// Show the sidecar's identity, health, contents and counters
     Status(admin::status::Options),
     /// Show the hosts of the directory, which of them leads, and who has not recited to it
-    Directory(admin::status::Options),
+    Directory(admin::directory::Options),
     /// List connected workers
     Sessions(admin::lists::Sessions),
     /// List nodes with a link, or to which one is being made
@@ -241,7 +241,8 @@ mod tests {
         for line in [
             "",
             "status extra",
-            "directory move",
+            "directory move a b",
+            "directory lead",
             "push",
             "push --quiet --json key file",
             "push --arena-bytes much key file",

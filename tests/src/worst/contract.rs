@@ -144,6 +144,7 @@ pub(super) fn administer(grpc: SocketAddr, victim: &str, notes: &mut Notes<'_>) 
         let level = "trace".into();
         heard.push(("set the log's level", admin.set_log_level(v1::SetLogLevelRequest { level }).await.map(drop)));
         heard.push(("set how it polls", admin.set_poll(v1::SetPollRequest::default()).await.map(drop)));
+        heard.push(("move the directory", admin.move_directory(v1::MoveDirectoryRequest::default()).await.map(drop)));
         let copy = v1::CopyRequest { path: "x".into(), bytes: 1, message_bytes: 1, key, ..v1::CopyRequest::default() };
         heard.push(("copy", admin.copy(copy).await.map(drop)));
     });

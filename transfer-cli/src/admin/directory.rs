@@ -1,22 +1,71 @@
 //! `transferctl directory`.
 
-use super::status::Options;
+use super::Target;
 use crate::error::Error;
 use serde_json::{Value, json};
 use transfer_core::text::printable;
-use transfer_proto::v1::DirectoryState;
+use transfer_proto::v1::{DirectoryState, MoveDirectoryRequest};
 use transfer_terminal::table::Table;
 use transfer_terminal::units::counted;
 
-/// Requests what a sidecar knows of the directory, and prints it.
+/// The options of `transferctl directory`.
+#[derive(Debug, Clone, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Options {
+    /// What to change; nothing: show the hosts
+    #[command(subcommand)]
+    pub change: Option<Change>,
+    /// The sidecar.
+    #[command(flatten)]
+    pub target: Target,
+    /// As JSON: sizes in bytes, times in nanoseconds
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A change of the directory.
+#[derive(Debug, Clone, clap::Subcommand)]
+pub enum Change {
+    /// Let another of its hosts lead. Ask the one that leads
+    Move(Move),
+}
+
+/// The options of `transferctl directory move`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Move {
+    /// The node that is to lead. Default: whichever host is first
+    pub node: Option<String>,
+    /// The sidecar.
+    #[command(flatten)]
+    pub target: Target,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Requests what a sidecar knows of the directory, and prints it; or lets another host lead.
 ///
 /// # Errors
 /// [`Error::Unreachable`], [`Error::Admin`].
 pub async fn run(options: &Options) -> Result<(), Error> {
+    if let Some(Change::Move(options)) = &options.change {
+        return lead(options).await;
+    }
     let directory = options.target.status().await?.directory.unwrap_or_default();
     match options.json {
         true => transfer_terminal::outln!("{:#}", as_json(&directory)),
         false => transfer_terminal::out!("{}", as_table(&directory)),
+    }
+    Ok(())
+}
+
+async fn lead(options: &Move) -> Result<(), Error> {
+    let mut admin = options.target.connect().await?;
+    let request = MoveDirectoryRequest { node: options.node.clone().unwrap_or_default() };
+    let moved = admin.move_directory(request).await.map_err(|e| options.target.answered(e))?.into_inner();
+    match options.json {
+        true => transfer_terminal::outln!("{:#}", json!({ "leader": moved.node })),
+        false => transfer_terminal::outln!("node {} leads the directory now", printable(moved.node)),
     }
     Ok(())
 }

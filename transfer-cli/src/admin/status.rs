@@ -9,7 +9,7 @@ use transfer_proto::v1::{FabricState, State, StatusResponse, TlsState};
 use transfer_terminal::table::Table;
 use transfer_terminal::units::{age, bytes, count, counted};
 
-/// The options of `transferctl status` and `transferctl directory`.
+/// The options of `transferctl status`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
     /// The sidecar.

@@ -15,7 +15,7 @@ mod ping;
 mod status;
 
 use crate::copying::Copies;
-use crate::directory::DirectoryClient;
+use crate::directory::{DirectoryClient, HandOverError};
 use crate::drain::Drain;
 use crate::engine::{EngineClient, EngineError, Listing};
 use crate::events::Events;
@@ -295,5 +295,27 @@ impl v1::admin_server::Admin for AdminService {
         );
         let (before, now) = (Some(poll::to_message(before)), Some(poll::to_message(strategy)));
         Ok(Response::new(v1::SetPollResponse { before, now }))
+    }
+
+    async fn move_directory(
+        &self,
+        request: Request<v1::MoveDirectoryRequest>,
+    ) -> Result<Response<v1::MoveDirectoryResponse>, Status> {
+        let node = request.into_inner().node;
+        let heir = Some(node).filter(|node| !node.is_empty()).map(|node| Name::new(&node)).transpose();
+        let heir = heir.map_err(|e| Status::invalid_argument(format!("node: {e}")))?;
+        let directory = &self.0.directory;
+        let moved = match directory.hosted() {
+            Some(hosted) => hosted.hand_over(heir).await,
+            None if directory.host().is_none() => Err(HandOverError::OnlyHost),
+            None => Err(HandOverError::StandsBy { host: self.0.me.node.clone(), leader: directory.host().cloned() }),
+        };
+        let leads = moved.map_err(|why| match why {
+            HandOverError::NoHost { .. } => Status::invalid_argument(why.to_string()),
+            HandOverError::OnlyHost | HandOverError::StandsBy { .. } => Status::failed_precondition(why.to_string()),
+            HandOverError::Another { .. } | HandOverError::NobodyYet { .. } => Status::unavailable(why.to_string()),
+        })?;
+        self.changed("MoveDirectory", format!("node {leads} leads the directory now"));
+        Ok(Response::new(v1::MoveDirectoryResponse { node: leads.to_string() }))
     }
 }

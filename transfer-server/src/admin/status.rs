@@ -1,7 +1,7 @@
 //! The overview, and the sidecar's health.
 
 use super::{AdminState, uid_of, unavailable};
-use crate::directory::{DirectoryClient, ElectionState, Place};
+use crate::directory::{Directory, DirectoryClient, ElectionState, Place};
 use crate::engine::FabricDescription;
 use crate::events::{nanos, unix_nanos};
 use crate::observe::logging::LogControl;
@@ -173,11 +173,7 @@ fn directory_state(directory: &DirectoryClient) -> v1::DirectoryState {
         .hosts()
         .map(|(node, place)| v1::DirectoryHost { node: node.to_string(), location: place.describe() })
         .collect();
-    let election = directory.hosts().find_map(|(_, place)| match place {
-        Place::Local(hosted) => hosted.election(),
-        Place::Remote(_) => None,
-    });
-    match election {
+    match directory.hosted().and_then(Directory::election) {
         Some(ElectionState { leader, term, awaited }) => {
             shown.leader = leader.map(|leader| leader.to_string()).unwrap_or_default();
             shown.term = term;

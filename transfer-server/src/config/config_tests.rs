@@ -270,6 +270,16 @@ fn fuzz_command_line() {
 }
 
 #[test]
+fn the_time_of_a_takeover_is_bounded() {
+    assert_eq!(parse("").unwrap().directory_takeover, Duration::from_secs(5));
+    assert_eq!(parse("--directory-takeover 1500ms").unwrap().directory_takeover, Duration::from_millis(1500));
+    for value in ["999ms", "301s", "0s"] {
+        let text = parse(&format!("--directory-takeover {value}")).unwrap_err().to_string();
+        assert!(["--directory-takeover", "1s", "300s"].iter().all(|part| text.contains(part)), "{text}");
+    }
+}
+
+#[test]
 fn tcp_rails_are_bounded() {
     assert_eq!(parse("").unwrap().tcp_rails, DEFAULT_TCP_RAILS);
     assert_eq!(parse("--tcp-rails 4").unwrap().tcp_rails, 4);

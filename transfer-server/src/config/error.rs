@@ -1,8 +1,9 @@
 //! Errors of a configuration. Each names the flag, its value, and the requirement.
 
-use super::Size;
+use super::{Size, TAKEOVERS};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 use transfer_core::fabric::FabricKind;
 use transfer_core::tensor::InvalidName;
 
@@ -102,6 +103,12 @@ pub enum ConfigError {
     Directory {
         /// The value.
         value: String,
+    },
+    /// The time is too short for an election, or longer than anybody waits.
+    #[error("--directory-takeover {value:?} is not between {:?} and {:?}", TAKEOVERS.start(), TAKEOVERS.end())]
+    Takeover {
+        /// The time.
+        value: Duration,
     },
     /// `--directory` names hosts, and not as it should.
     #[error(

@@ -10,6 +10,7 @@ use crate::observe::logging::LogFlags;
 use clap::Parser;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 use transfer_core::fabric::FabricKind;
 use transfer_core::tensor::Name;
 
@@ -64,6 +65,12 @@ pub struct Flags {
         default_value = "embedded"
     )]
     pub directory: String,
+
+    /// With several hosts of the directory, the time after which another one leads if one has died; they and all their
+    /// nodes are given the same. 1s to 5m
+    #[arg(long, env = "TRANSFER_DIRECTORY_TAKEOVER", value_name = "TIME", default_value = "5s",
+        value_parser = transfer_terminal::units::duration)]
+    pub directory_takeover: Duration,
 
     /// Take this node's name from another living sidecar, once, at the start. With certificates, this one's certificate
     /// must have that name, as always. Without this flag the other sidecar keeps the name as long as it answers
@@ -206,6 +213,7 @@ impl Flags {
             data_advertise: self.data_advertise,
             tcp_rails: self.tcp_rails,
             directory,
+            directory_takeover: self.directory_takeover,
             replace: self.replace,
             pool_bytes: self.pool_bytes.unwrap_or(DEFAULT_POOL.min(Size(default_limit.0 / 4)).max(MIN_SIZE)),
             max_arena_bytes,

@@ -34,7 +34,9 @@ pub use tenants::{NotARule, PeerTenants, PrefixRule, TenantAdmin, TenantIds, Ten
 use crate::observe::WatchConfig;
 use clap::ValueEnum;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use transfer_core::fabric::FabricKind;
 use transfer_core::memory::RailKeys;
 use transfer_core::tensor::Name;
@@ -62,6 +64,12 @@ const ADVISED_ARENAS: Size = Size(64 << 20);
 
 /// The default number of sockets of a link of the tcp fabric.
 pub(crate) const DEFAULT_TCP_RAILS: u8 = 1;
+
+/// The default of `--directory-takeover`.
+pub(crate) const DEFAULT_TAKEOVER: Duration = Duration::from_secs(5);
+
+/// What `--directory-takeover` may be.
+pub(crate) const TAKEOVERS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(300);
 
 /// The default number of keys on the board of a user.
 pub(crate) const DEFAULT_BOARD_ENTRIES: u32 = 4096;
@@ -122,6 +130,8 @@ pub struct Config {
     pub tcp_rails: u8,
     /// The host of the directory.
     pub directory: DirectoryPlace,
+    /// With several hosts: the time after which another one leads if one has died.
+    pub directory_takeover: Duration,
     /// Whether to take the name from another live sidecar.
     pub replace: bool,
     /// The size of each landing pool.
@@ -173,6 +183,7 @@ impl Config {
             data_advertise: None,
             tcp_rails: DEFAULT_TCP_RAILS,
             directory: DirectoryPlace::Embedded,
+            directory_takeover: DEFAULT_TAKEOVER,
             replace: false,
             pool_bytes: Size(64 << 20).min(Size(pinned_limit.0 / 4)).max(MIN_SIZE),
             max_arena_bytes: DEFAULT_MAX_ARENA.min(pinned_limit),
@@ -280,6 +291,9 @@ impl Config {
     }
 
     fn check_directory(&self) -> Result<(), ConfigError> {
+        if !TAKEOVERS.contains(&self.directory_takeover) {
+            return Err(ConfigError::Takeover { value: self.directory_takeover });
+        }
         let url = match &self.directory {
             DirectoryPlace::Embedded => return Ok(()),
             DirectoryPlace::Among(hosts) => {

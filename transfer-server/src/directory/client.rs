@@ -1,7 +1,7 @@
 //! A node's client of the directory. It stays attached, reattaches with a back-off, and repeats unanswered requests.
 
 use super::connection::{Connection, NotConnected, Place};
-use super::host::MAX_BATCH;
+use super::host::{Directory, MAX_BATCH};
 use super::item::{Answer, Hello, NodeAt, NodeItem};
 use super::ledger::{DirectoryCommand, DirectoryEvent, Ledger, Next};
 use super::places::Places;
@@ -133,6 +133,14 @@ impl DirectoryClient {
     /// Returns the hosts of the directory by name, if there are several.
     pub(crate) fn hosts(&self) -> impl Iterator<Item = (&Name, &Place)> {
         self.places.hosts()
+    }
+
+    /// Returns the directory, if this node is one of its hosts.
+    pub(crate) fn hosted(&self) -> Option<&Directory> {
+        self.places.hosts().map(|(_, place)| place).chain([self.place()]).find_map(|place| match place {
+            Place::Local(hosted) => Some(hosted),
+            Place::Remote(_) => None,
+        })
     }
 
     /// Returns the name of the host at which this node is attached, or tries to attach, if there are several.

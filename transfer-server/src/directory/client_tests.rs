@@ -298,7 +298,7 @@ async fn a_directory_of_another_version_is_refused_by_both_sides() {
     let status = client.attach(tokio_stream::iter([first])).await.unwrap_err();
     assert_eq!(status.code(), tonic::Code::FailedPrecondition);
     let text = status.message();
-    assert!(["node \"a\" speaks version 4", "node \"b\" version 0"].iter().all(|part| text.contains(part)), "{text}");
+    assert!(["node \"a\" speaks version 5", "node \"b\" version 0"].iter().all(|part| text.contains(part)), "{text}");
     assert_eq!(directory.counts().nodes, 0);
 
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -308,7 +308,7 @@ async fn a_directory_of_another_version_is_refused_by_both_sides() {
     let refused = Node::start(there(address), "b").client.first_word(SOON).await;
     let text = &refused.why_not;
     assert!(refused.refused && !refused.attached, "{refused:?}");
-    assert!(["node \"a\" speaks version 0", "node \"b\" version 4"].iter().all(|part| text.contains(part)), "{text}");
+    assert!(["node \"a\" speaks version 0", "node \"b\" version 5"].iter().all(|part| text.contains(part)), "{text}");
 }
 
 /// A directory that knows no versions, and accepts every node.

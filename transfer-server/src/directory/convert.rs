@@ -1,6 +1,6 @@
 //! Conversion between the directory's values and their messages. Incoming messages are checked.
 
-use super::election::{Ballot, Candidate, Vote};
+use super::election::{Ballot, Candidate, Purpose, Vote};
 use super::item::{Answer, Hello, KeyAt, NodeAt, NodeItem};
 use std::time::Duration;
 use transfer_core::protocol::{Claim, DirectoryRequest};
@@ -44,7 +44,7 @@ pub(super) fn leader_of(status: &tonic::Status) -> Option<Name> {
 }
 
 /// The version of the messages of Attach. Both sides must speak the same version.
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 
 /// The longest reason that is kept from a message of the directory, in characters.
 const LONGEST_WHY: usize = 512;
@@ -170,17 +170,30 @@ pub(crate) fn node_update(items: Vec<NodeItem>) -> v1::NodeUpdate {
 
 /// Makes the message of a ballot.
 pub(super) fn ballot(ballot: Ballot) -> v1::VoteRequest {
-    let Ballot { term, candidate: Candidate { node, incarnation }, leads, newest, members } = ballot;
+    let Ballot { term, candidate: Candidate { node, incarnation }, purpose, lease, newest, members } = ballot;
     let members = members.iter().map(ToString::to_string).collect();
-    v1::VoteRequest { term, node: node.to_string(), incarnation, leads, newest, members }
+    let lease_ms = u32::try_from(lease.as_millis()).unwrap_or(u32::MAX);
+    let (leads, gives_up, heir) = match purpose {
+        Purpose::Lead => (false, false, String::new()),
+        Purpose::GoOn => (true, false, String::new()),
+        Purpose::GiveUp { heir } => (false, true, heir.map(|heir| heir.to_string()).unwrap_or_default()),
+    };
+    v1::VoteRequest { term, node: node.to_string(), incarnation, leads, newest, members, gives_up, heir, lease_ms }
 }
 
 /// Converts the message of a ballot.
 pub(super) fn ballot_of(asked: v1::VoteRequest) -> Result<Ballot, BadItem> {
-    let v1::VoteRequest { term, node, incarnation, leads, newest, members } = asked;
+    let v1::VoteRequest { term, node, incarnation, leads, newest, members, gives_up, heir, lease_ms } = asked;
+    let heir = Some(heir).filter(|heir| !heir.is_empty()).map(|heir| Name::new(&heir)).transpose()?;
+    let purpose = match (gives_up, leads) {
+        (true, _) => Purpose::GiveUp { heir },
+        (false, true) => Purpose::GoOn,
+        (false, false) => Purpose::Lead,
+    };
+    let lease = Duration::from_millis(lease_ms.into());
     let candidate = Candidate { node: Name::new(&node)?, incarnation };
     let members: Result<_, _> = members.iter().map(|node| Name::new(node)).collect();
-    Ok(Ballot { term, candidate, leads, newest, members: members? })
+    Ok(Ballot { term, candidate, purpose, lease, newest, members: members? })
 }
 
 /// Makes the message of a vote.
@@ -377,6 +390,18 @@ mod tests {
             Answer::NodeLocated { node, at: None },
         ];
         (said, heard)
+    }
+
+    #[test]
+    fn all_ballots_read_back() {
+        let (a, b) = (Name::new("a").unwrap(), Name::new("b").unwrap());
+        let heirs = [None, Some(b.clone())].map(|heir| Purpose::GiveUp { heir });
+        for purpose in [Purpose::Lead, Purpose::GoOn].into_iter().chain(heirs) {
+            let candidate = Candidate { node: a.clone(), incarnation: 3 };
+            let lease = Duration::from_millis(2001);
+            let said = Ballot { term: 7, candidate, purpose, lease, newest: 9, members: vec![a.clone(), b.clone()] };
+            assert_eq!(ballot_of(ballot(said.clone())), Ok(said));
+        }
     }
 
     #[test]

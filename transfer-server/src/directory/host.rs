@@ -1,6 +1,6 @@
 //! The directory at its host: the registry behind a lock, and an outbox for each attached node.
 
-use super::election::{Campaign, Candidate, LEASE};
+use super::election::{Campaign, Candidate, Takeover};
 use super::entries::NodeNo;
 use super::item::{Answer, Hello, KeyAt, NodeAt, NodeItem};
 use super::lost::Lost;
@@ -41,8 +41,8 @@ pub enum Detached {
     /// The host is stopping.
     #[error("the node that hosts the directory is stopping")]
     Closed,
-    /// The host cannot reach more than half of the hosts, so another one may take its place.
-    #[error("this host leads the directory no longer: it has not reached more than half of the hosts")]
+    /// Another host may take its place, because this one was asked to let it, or cannot reach more than half of the hosts.
+    #[error("this host leads the directory no longer")]
     StandsBy,
 }
 
@@ -67,9 +67,12 @@ pub(super) struct HostShared {
 pub(super) struct Election {
     /// The names of all hosts.
     pub(super) hosts: Vec<Name>,
+    pub(super) takeover: Takeover,
     pub(super) campaign: Mutex<Campaign>,
     /// The version of the members that more than half of the hosts know.
     pub(super) known: watch::Sender<u64>,
+    /// The host that leads by its own word.
+    pub(super) leads: watch::Sender<Option<Name>>,
     /// Notified when the members change, or the directory is closed.
     pub(super) changed: Notify,
 }
@@ -147,12 +150,19 @@ impl Directory {
     }
 
     /// Makes one of several hosts, which stands by until it is elected.
-    pub(crate) fn among(hosts: Vec<Name>, me: Candidate, local: Arc<str>, tenants: Tenants) -> Directory {
+    pub(crate) fn among(
+        hosts: Vec<Name>,
+        me: Candidate,
+        takeover: Takeover,
+        local: Arc<str>,
+        tenants: Tenants,
+    ) -> Directory {
         let rank = hosts.iter().take_while(|host| **host != me.node).count();
         let host = me.node.clone();
         let place = (u32::try_from(rank).unwrap_or(0), hosts.len());
-        let campaign = Mutex::new(Campaign::new(Instant::now(), me, place, LEASE));
-        let election = Election { hosts, campaign, known: watch::Sender::new(0), changed: Notify::new() };
+        let campaign = Mutex::new(Campaign::new(Instant::now(), me, place, takeover.lease()));
+        let (known, leads) = (watch::Sender::new(0), watch::Sender::new(None));
+        let election = Election { hosts, takeover, campaign, known, leads, changed: Notify::new() };
         Directory::made(host, local, tenants, SILENCE_LIMIT, Some(election))
     }
 

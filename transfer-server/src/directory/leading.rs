@@ -1,7 +1,7 @@
 //! A directory that is one of several hosts: what its election does with it.
 
 use super::connection::Place;
-use super::election::{Ballot, Campaign, LEASE, Members, SETTLING, Vote};
+use super::election::{Ballot, Campaign, Members, Purpose, Vote};
 use super::host::{Detached, Directory, State, put};
 use super::item::Answer;
 use super::lost::Lost;
@@ -10,7 +10,7 @@ use super::settling::{Deferred, Settling};
 use super::standing::Standing;
 use crate::events::unix_nanos;
 use std::collections::BTreeSet;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 use transfer_core::tensor::Name;
 
@@ -28,11 +28,87 @@ pub(crate) struct ElectionState {
     pub(crate) awaited: Vec<Name>,
 }
 
+/// A host cannot let another one lead.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum HandOverError {
+    #[error(
+        "the directory has one host only, so there is none to which it could move: --directory static:NODE=HOST:PORT,... names several"
+    )]
+    OnlyHost,
+    #[error("node {node:?} is none of the directory's hosts, which are {}", names(hosts))]
+    NoHost { node: Name, hosts: Vec<Name> },
+    #[error("node {host:?} does not lead the directory; {}", match leader {
+        Some(leader) => format!("{leader:?} does: ask that one"),
+        None => "no host does, as far as it knows: ask again".to_owned(),
+    })]
+    StandsBy { host: Name, leader: Option<Name> },
+    #[error(
+        "node {heir:?} has not taken the directory over, and {leads:?} leads it now: is {heir:?} up, and can the other hosts reach it?"
+    )]
+    Another { heir: Name, leads: Name },
+    #[error(
+        "no host has taken the directory over within {within:?}: transferctl directory says which of them are out of reach"
+    )]
+    NobodyYet { within: Duration },
+}
+
+/// A host cannot vote for another one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NoVote {
+    #[error(
+        "node {node:?} is not among the other hosts of the directory at {host:?}: give all of them the same --directory"
+    )]
+    NoHost { node: Name, host: Name },
+    #[error(
+        "the promises of node {node:?} last {theirs:?} and those of {host:?} {ours:?}: give all hosts the same --directory-takeover"
+    )]
+    OtherLease { node: Name, theirs: Duration, host: Name, ours: Duration },
+}
+
+fn names(hosts: &[Name]) -> String {
+    hosts.iter().map(|host| format!("{host:?}")).collect::<Vec<_>>().join(", ")
+}
+
 impl Directory {
     /// Starts the election, on the current runtime. `hosts` are all hosts.
     pub(crate) fn stand_for_election(&self, hosts: &[(Name, Place)]) {
         let others = hosts.iter().filter(|(node, _)| node != self.host()).cloned().collect();
-        tokio::spawn(super::election::run(self.clone(), others));
+        if let Some(election) = &self.0.election {
+            tokio::spawn(super::election::run(self.clone(), others, election.takeover.lease()));
+        }
+    }
+
+    /// Lets another host lead: `heir`, or whichever is first. Returns it as soon as it leads.
+    ///
+    /// # Errors
+    /// [`HandOverError`]: this host does not lead, or nobody else does yet.
+    pub(crate) async fn hand_over(&self, heir: Option<Name>) -> Result<Name, HandOverError> {
+        let Some(election) = &self.0.election else {
+            return Err(HandOverError::OnlyHost);
+        };
+        if let Some(node) = heir.as_ref().filter(|heir| !election.hosts.contains(heir)) {
+            return Err(HandOverError::NoHost { node: node.clone(), hosts: election.hosts.clone() });
+        }
+        if self.answers().is_err() {
+            return Err(HandOverError::StandsBy { host: self.host().clone(), leader: self.leader() });
+        }
+        if heir.as_ref() == Some(self.host()) {
+            return Ok(self.host().clone());
+        }
+        let mut leads = election.leads.subscribe();
+        leads.mark_unchanged();
+        election.campaign.lock().give_up(heir.clone());
+        self.changes();
+        let within = election.takeover.0;
+        match tokio::time::timeout(within, leads.changed()).await {
+            Ok(Ok(())) => {}
+            _ => return Err(HandOverError::NobodyYet { within }),
+        }
+        let leads = leads.borrow().clone().unwrap_or_else(|| self.host().clone());
+        match heir {
+            Some(heir) if heir != leads => Err(HandOverError::Another { heir, leads }),
+            _ => Ok(leads),
+        }
     }
 
     /// Returns an error if another host answers at present.
@@ -44,8 +120,8 @@ impl Directory {
     }
 
     /// The time after which nodes give this host up if it says nothing. `None`: it is the only one.
-    pub(super) fn silence(&self) -> Option<std::time::Duration> {
-        self.0.election.as_ref().map(|_| LEASE)
+    pub(super) fn silence(&self) -> Option<Duration> {
+        self.0.election.as_ref().map(|election| election.takeover.lease())
     }
 
     /// Returns the host that leads, if this one knows it, and is not it.
@@ -71,7 +147,7 @@ impl Directory {
         let Some(election) = &self.0.election else { return Ok(()) };
         let changes = self.0.state.lock().changes;
         let mut known = election.known.subscribe();
-        let is_known = tokio::time::timeout(LEASE, known.wait_for(|known| *known >= changes)).await;
+        let is_known = tokio::time::timeout(election.takeover.lease(), known.wait_for(|known| *known >= changes)).await;
         match is_known {
             Ok(_) => Ok(()),
             Err(_) => Err(AttachRefused::StandsBy { host: self.host().clone(), leader: self.leader() }),
@@ -110,23 +186,50 @@ impl Directory {
         self.0.election.as_ref().map(|election| what(&mut election.campaign.lock()))
     }
 
-    /// Answers another host. `None`: that is no host of this directory.
-    pub(super) fn vote(&self, ballot: &Ballot) -> Option<Vote> {
-        let election = self.0.election.as_ref()?;
-        let is_host = ballot.candidate.node != *self.host() && election.hosts.contains(&ballot.candidate.node);
-        is_host.then(|| election.campaign.lock().vote(Instant::now(), ballot))
+    /// Answers another host.
+    ///
+    /// # Errors
+    /// [`NoVote`]: the two hosts have not the same configuration.
+    pub(super) fn vote(&self, ballot: &Ballot) -> Result<Vote, NoVote> {
+        let (node, host) = (&ballot.candidate.node, self.host());
+        let election = self.0.election.as_ref().filter(|election| node != host && election.hosts.contains(node));
+        let Some(election) = election else { return Err(NoVote::NoHost { node: node.clone(), host: host.clone() }) };
+        let lease = election.takeover.lease();
+        if ballot.lease != lease {
+            let (host, theirs) = (host.clone(), ballot.lease);
+            return Err(NoVote::OtherLease { node: node.clone(), theirs, host, ours: lease });
+        }
+        let now = Instant::now();
+        let mut campaign = election.campaign.lock();
+        let vote = campaign.vote(now, ballot);
+        let leads = campaign.leads(now).cloned();
+        drop(campaign);
+        election.leads.send_if_modified(|known| {
+            let is_other = leads.is_some() && *known != leads;
+            if is_other {
+                *known = leads;
+            }
+            is_other
+        });
+        if vote.granted && matches!(ballot.purpose, Purpose::GiveUp { .. }) {
+            self.changes();
+        }
+        Ok(vote)
     }
 
     /// Begins to answer, with an empty registry.
     pub(super) fn lead(&self, until: Instant, awaited: BTreeSet<Name>, newest: u64) {
         let first = unix_nanos(SystemTime::now()).max(newest.saturating_add(UNKNOWN_ENTRIES).min(u64::MAX / 2));
+        let Some(election) = &self.0.election else { return };
+        let settling = election.takeover.settling();
+        election.leads.send_replace(Some(self.host().clone()));
         let mut state = self.0.state.lock();
         state.stand_by();
         state.registry = state.registry.begin_again(first);
         // Whom it lost when it led before may have left another host since.
         state.lost = Lost::default();
         tracing::info!(host = %self.host(), nodes = awaited.len(), "leads the directory: the nodes recite what they have");
-        let settling = Some(Settling::new(Instant::now() + SETTLING, awaited));
+        let settling = Some(Settling::new(Instant::now() + settling, awaited));
         state.standing = Standing::Leads { until, settling };
         state.changes += 1;
         state.settle();
@@ -150,7 +253,7 @@ impl Directory {
 
     /// Answers no longer.
     pub(super) fn stand_by(&self) {
-        tracing::warn!(host = %self.host(), "leads the directory no longer: more than half of its hosts are out of reach");
+        tracing::warn!(host = %self.host(), "leads the directory no longer");
         self.0.state.lock().stand_by();
     }
 

@@ -1,7 +1,7 @@
 //! Where a node looks for the directory: at its one host, or at that of several which leads.
 
 use super::connection::Place;
-use super::election::{LEASE, TAKEOVER};
+use super::election::Takeover;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -17,19 +17,20 @@ pub(crate) struct Places {
     /// The names are those of several hosts.
     all: Arc<[(Option<Name>, Place)]>,
     at: Arc<AtomicUsize>,
+    takeover: Takeover,
 }
 
 impl From<Place> for Places {
     fn from(place: Place) -> Places {
-        Places { all: [(None, place)].into(), at: Arc::default() }
+        Places { all: [(None, place)].into(), at: Arc::default(), takeover: Takeover(Duration::ZERO) }
     }
 }
 
 impl Places {
     /// Several hosts, of which one leads. There is at least one.
-    pub(crate) fn among(hosts: impl IntoIterator<Item = (Name, Place)>) -> Places {
+    pub(crate) fn among(hosts: impl IntoIterator<Item = (Name, Place)>, takeover: Takeover) -> Places {
         let all = hosts.into_iter().map(|(name, place)| (Some(name), place)).collect();
-        Places { all, at: Arc::default() }
+        Places { all, at: Arc::default(), takeover }
     }
 
     /// Where this node is attached, or tries to attach.
@@ -51,10 +52,10 @@ impl Places {
         let avoided = |host, time| silent.is_some_and(|(silent, since)| silent == host && since < time);
         let leads = self.all.iter().position(|(name, _)| name.as_ref() == leader && leader.is_some());
         // Who names it after this has promised it since.
-        let leads = leads.filter(|host| !avoided(*host, LEASE));
+        let leads = leads.filter(|host| !avoided(*host, self.takeover.lease()));
         let after = |host| (host + 1) % self.all.len();
         let next = after(at);
-        let next = leads.unwrap_or(if avoided(next, TAKEOVER) { after(next) } else { next });
+        let next = leads.unwrap_or(if avoided(next, self.takeover.0) { after(next) } else { next });
         self.at.store(next, Ordering::Relaxed);
         leads.is_none() && next <= at
     }
@@ -75,7 +76,7 @@ impl Places {
 
     /// The time after which a node goes on without the directory: longer than another host needs to take over.
     pub(super) fn patience(&self) -> Duration {
-        if self.are_several() { DIRECTORY_TIMEOUT + TAKEOVER } else { DIRECTORY_TIMEOUT }
+        DIRECTORY_TIMEOUT + self.takeover.0
     }
 }
 
@@ -91,7 +92,9 @@ mod tests {
     #[test]
     fn a_host_that_has_fallen_silent_is_not_asked_while_another_one_takes_over() {
         let there = |host| (name(host), Place::Local(Directory::new(name(host))));
-        let (places, silent) = (Places::among(["a", "b", "c"].map(there)), |ms| Some((0, Duration::from_millis(ms))));
+        let (places, silent) = (Places::among(["a", "b", "c"].map(there), Takeover(Duration::from_secs(5))), |ms| {
+            Some((0, Duration::from_millis(ms)))
+        });
         let went = |leader: Option<&str>, silent| {
             let was_last = places.go_on(leader.map(name).as_ref(), silent);
             (places.at(), was_last)

@@ -2,6 +2,7 @@
 
 use super::convert;
 use super::host::{Attachment, Detached, Directory, MAX_BATCH};
+use super::leading::NoVote;
 use super::registry::AttachRefused;
 use crate::admin::paging;
 use crate::events::nanos;
@@ -90,12 +91,9 @@ impl v1::directory_server::Directory for DirectoryService {
         security::claimed(&request, &request.get_ref().node)?;
         let ballot = convert::ballot_of(request.into_inner()).map_err(|e| Status::invalid_argument(e.to_string()))?;
         match self.directory.vote(&ballot) {
-            Some(vote) => Ok(Response::new(convert::vote_message(vote))),
-            None => Err(Status::permission_denied(format!(
-                "node {:?} is not among the other hosts of the directory at {:?}: give all of them the same --directory",
-                ballot.candidate.node,
-                self.directory.host()
-            ))),
+            Ok(vote) => Ok(Response::new(convert::vote_message(vote))),
+            Err(refused @ NoVote::NoHost { .. }) => Err(Status::permission_denied(refused.to_string())),
+            Err(refused @ NoVote::OtherLease { .. }) => Err(Status::failed_precondition(refused.to_string())),
         }
     }
 

@@ -58,6 +58,7 @@ const NEEDS: &[(&str, Need)] = &[
     ("/transfer.v1.Admin/Evict", Need::AdministerOfTenant),
     ("/transfer.v1.Admin/SetLogLevel", Need::Administer),
     ("/transfer.v1.Admin/SetPoll", Need::Administer),
+    ("/transfer.v1.Admin/MoveDirectory", Need::Administer),
     ("/transfer.v1.Peering/Connect", Need::Peer),
     ("/transfer.v1.Peering/PrepareBuffers", Need::Peer),
     ("/transfer.v1.Peering/Echo", Need::Peer),

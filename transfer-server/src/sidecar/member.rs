@@ -3,7 +3,7 @@
 use super::StartError;
 use super::sockets::Sockets;
 use crate::config::{Config, ConfigError, DirectoryLimits, DirectoryPlace};
-use crate::directory::{Candidate, Directory, DirectoryClient, DirectoryEvent, Hello, Place, Places};
+use crate::directory::{Candidate, Directory, DirectoryClient, DirectoryEvent, Hello, Place, Places, Takeover};
 use crate::peering::Identity;
 use crate::security::Security;
 use std::sync::Arc;
@@ -21,6 +21,7 @@ pub(super) struct Member {
     /// The path of the socket for other sidecars of this host; empty: none.
     pub(super) local: Arc<str>,
     directory: DirectoryPlace,
+    takeover: Takeover,
     limits: DirectoryLimits,
     replace: bool,
 }
@@ -33,7 +34,8 @@ impl Member {
             (None, None) => "".into(),
         };
         let (directory, limits) = (config.directory.clone(), config.limits.all().directory);
-        Member { identity, advertised, local: sockets.local(), directory, limits, replace: config.replace }
+        let (takeover, replace) = (Takeover(config.directory_takeover), config.replace);
+        Member { identity, advertised, local: sockets.local(), directory, takeover, limits, replace }
     }
 
     /// Begins to attach to the directory. Returns the directory, too, if this sidecar hosts it.
@@ -42,7 +44,7 @@ impl Member {
         security: &Security,
         news: mpsc::UnboundedSender<DirectoryEvent>,
     ) -> Result<(DirectoryClient, Option<Directory>), StartError> {
-        let Member { identity, advertised, local, directory, limits, replace } = self;
+        let Member { identity, advertised, local, directory, takeover, limits, replace } = self;
         let (places, hosted): (Places, _) = match directory {
             DirectoryPlace::Embedded => {
                 let tenants = security.tenancy().tenants().clone();
@@ -59,7 +61,7 @@ impl Member {
                 let me = Candidate { node: identity.node.clone(), incarnation: identity.incarnation };
                 let hosted = names.contains(&me.node).then(|| {
                     let tenants = security.tenancy().tenants().clone();
-                    let hosted = Directory::among(names, me, local.clone(), tenants);
+                    let hosted = Directory::among(names, me, takeover, local.clone(), tenants);
                     hosted.limit_keys(limits.keys_per_node);
                     hosted
                 });
@@ -77,7 +79,7 @@ impl Member {
                 if let Some(hosted) = &hosted {
                     hosted.stand_for_election(&places);
                 }
-                (Places::among(places), hosted)
+                (Places::among(places, takeover), hosted)
             }
         };
         let Identity { node, incarnation, .. } = identity;

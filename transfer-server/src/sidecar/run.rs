@@ -6,7 +6,6 @@ use super::parts::Parts;
 use super::servers::{GrpcSockets, Servers};
 use super::services::{ControlPlane, Services};
 use super::sockets::Sockets;
-use crate::directory::Place;
 use crate::grpc;
 use crate::observe::HttpServer;
 use crate::reload::Live;
@@ -120,9 +119,14 @@ impl Running {
         if ended.await.is_err() {
             tracing::error!("the data plane has panicked while it ended");
         }
-        // Where another host leads, this node leaves it.
-        if hosted.is_none() || matches!(directory.place(), Place::Remote(_)) {
+        // The directory goes on at another host, or, if this is the only one, ends now.
+        let goes_on = hosted.is_none() || directory.hosts().next().is_some();
+        if goes_on {
             directory.leave(STOP_GRACE).await;
+        }
+        // Whoever leads next does not wait for this node to recite. An error: this host does not lead, or no other one can.
+        if let Some(hosted) = hosted.as_ref().filter(|_| goes_on) {
+            let _ = tokio::time::timeout(STOP_GRACE, hosted.hand_over(None)).await;
         }
         if let Some(hosted) = &hosted {
             hosted.close();

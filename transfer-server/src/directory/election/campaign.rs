@@ -1,6 +1,6 @@
 //! What a host does to lead, and to go on leading. No I/O and no clock.
 
-use super::voter::{Ballot, Candidate, Vote, Voter};
+use super::voter::{Ballot, Candidate, Purpose, Vote, Voter};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -62,18 +62,46 @@ pub(crate) struct Campaign {
     /// The highest term of which it was told.
     told: u64,
     rounds: u64,
+    /// The last host that has promised this one to go on.
+    follower: Option<Name>,
+    /// It leads, and is to give up; this host may lead before others.
+    gives_up: Option<Option<Name>>,
 }
 
 impl Campaign {
     pub(crate) fn new(now: Instant, me: Candidate, (rank, hosts): (u32, usize), lease: Duration) -> Campaign {
         let voter = Voter::new(now, lease);
-        Campaign { me, rank, hosts, lease, voter, seat: Seat::StandsBy, rests_until: now, told: 0, rounds: 0 }
+        Campaign {
+            me,
+            rank,
+            hosts,
+            lease,
+            voter,
+            seat: Seat::StandsBy,
+            rests_until: now,
+            told: 0,
+            rounds: 0,
+            follower: None,
+            gives_up: None,
+        }
     }
 
     /// Answers another host.
     pub(crate) fn vote(&mut self, now: Instant, ballot: &Ballot) -> Vote {
         self.hear_term(ballot.term);
         self.voter.vote(now, ballot)
+    }
+
+    /// Gives up soon, if this host leads, so that another one leads at once: if it can, this one, else one that lives.
+    pub(crate) fn give_up(&mut self, heir: Option<Name>) {
+        if matches!(self.seat, Seat::Leads { .. }) {
+            self.gives_up = Some(heir.or_else(|| self.follower.clone()));
+        }
+    }
+
+    /// Returns the host that leads by its own word, and its term.
+    pub(crate) fn leads(&self, now: Instant) -> Option<&Name> {
+        self.voter.leads(now).map(|candidate| &candidate.node)
     }
 
     /// Returns who leads, as far as this host knows.
@@ -88,27 +116,36 @@ impl Campaign {
 
     /// Does what is due. Call it again at the returned time, when the members change, and after each vote.
     pub(crate) fn poll(&mut self, now: Instant, members: &Members, effects: &mut Vec<Effect>) -> Instant {
-        let asks_at = self.asks_at();
+        let (asks_at, pause, gives_up) = (self.asks_at(now), self.pause(now), self.gives_up.take());
         match &mut self.seat {
             Seat::Leads { until, .. } if now >= *until => {
                 effects.push(Effect::StandBy);
                 self.rest(now);
             }
+            Seat::Leads { term, .. } if gives_up.is_some() => {
+                let (term, heir) = (*term, gives_up.flatten());
+                effects.push(Effect::StandBy);
+                // Whoever has it knows that this host leads no longer.
+                self.ask(now, term, Purpose::GiveUp { heir }, members, effects);
+                self.seat = Seat::StandsBy;
+                self.rests_until = now + self.lease;
+            }
             Seat::Leads { term, round, .. } => {
                 let is_news = round.version != members.version && now >= round.asked_at + self.lease / 200;
                 if is_news || now >= round.asked_at + self.lease / 4 {
-                    let term = *term;
-                    let begun = self.ask(now, term, members, effects);
-                    if let (Some((begun, _)), Seat::Leads { round, .. }) = (begun, &mut self.seat) {
-                        *round = begun;
+                    // A host that has asked for more votes for this one only from there on.
+                    let next = if self.told > *term { self.told + 1 } else { *term };
+                    let begun = self.ask(now, next, Purpose::GoOn, members, effects);
+                    if let (Some((begun, _)), Seat::Leads { term, round, .. }) = (begun, &mut self.seat) {
+                        (*term, *round) = (next, begun);
                     }
                 }
             }
-            Seat::Asks { round, .. } if now >= round.asked_at + self.lease / 4 => self.rest(now),
+            Seat::Asks { round, .. } if now >= round.asked_at + pause => self.rest(now),
             Seat::Asks { .. } => {}
             Seat::StandsBy if now >= asks_at => {
                 let term = self.told.max(self.voter.term()) + 1;
-                match self.ask(now, term, members, effects) {
+                match self.ask(now, term, Purpose::Lead, members, effects) {
                     Some((round, vote)) => {
                         let (awaited, newest) = (vote.members.into_iter().collect(), vote.newest);
                         self.seat = Seat::Asks { term, round, awaited, newest };
@@ -119,11 +156,11 @@ impl Campaign {
             Seat::StandsBy => {}
         }
         self.decide(effects);
-        self.due_at(members)
+        self.due_at(now, members)
     }
 
     /// Handles the answer of another host.
-    pub(crate) fn answered(&mut self, number: u64, vote: Vote, effects: &mut Vec<Effect>) {
+    pub(crate) fn answered(&mut self, from: &Name, number: u64, vote: Vote, effects: &mut Vec<Effect>) {
         self.hear_term(vote.term);
         match &mut self.seat {
             Seat::Asks { round, awaited, newest, .. } if round.number == number && vote.granted => {
@@ -131,7 +168,10 @@ impl Campaign {
                 awaited.extend(vote.members);
                 *newest = (*newest).max(vote.newest);
             }
-            Seat::Leads { round, .. } if round.number == number && vote.granted => round.granted += 1,
+            Seat::Leads { round, .. } if round.number == number && vote.granted => {
+                round.granted += 1;
+                self.follower = Some(from.clone());
+            }
             _ => return,
         }
         self.decide(effects);
@@ -166,11 +206,17 @@ impl Campaign {
     }
 
     /// Votes for itself, and asks the others. `None`: it has promised another one.
-    fn ask(&mut self, now: Instant, term: u64, members: &Members, effects: &mut Vec<Effect>) -> Option<(Round, Vote)> {
+    fn ask(
+        &mut self,
+        now: Instant,
+        term: u64,
+        purpose: Purpose,
+        members: &Members,
+        effects: &mut Vec<Effect>,
+    ) -> Option<(Round, Vote)> {
         self.rounds += 1;
         let (newest, names) = (members.newest, members.names.clone());
-        let leads = matches!(self.seat, Seat::Leads { .. });
-        let ballot = Ballot { term, candidate: self.me.clone(), leads, newest, members: names };
+        let ballot = Ballot { term, candidate: self.me.clone(), purpose, lease: self.lease, newest, members: names };
         let vote = self.voter.vote(now, &ballot);
         if !vote.granted {
             return None;
@@ -185,17 +231,29 @@ impl Campaign {
             self.voter.release(now);
         }
         self.seat = Seat::StandsBy;
-        self.rests_until = now + self.lease.mul_f64(fastrand::f64() / 4.0);
+        self.rests_until =
+            now + if self.is_heir(now) { Duration::ZERO } else { self.lease.mul_f64(fastrand::f64() / 4.0) };
     }
 
-    fn asks_at(&self) -> Instant {
-        self.voter.free_at().max(self.rests_until) + self.lease / 8 * self.rank
+    fn asks_at(&self, now: Instant) -> Instant {
+        let free_at = self.voter.free_at().max(self.rests_until);
+        if self.is_heir(now) { free_at } else { free_at + self.lease / 8 * self.rank }
     }
 
-    fn due_at(&self, members: &Members) -> Instant {
+    /// Returns whether this host comes before the others.
+    fn is_heir(&self, now: Instant) -> bool {
+        self.voter.heir(now) == Some(&self.me.node)
+    }
+
+    /// How long it waits for votes. To an heir a host may say no because it has not heard yet that the one that led has given up.
+    fn pause(&self, now: Instant) -> Duration {
+        if self.is_heir(now) { self.lease / 100 } else { self.lease / 4 }
+    }
+
+    fn due_at(&self, now: Instant, members: &Members) -> Instant {
         match &self.seat {
-            Seat::StandsBy => self.asks_at(),
-            Seat::Asks { round, .. } => round.asked_at + self.lease / 4,
+            Seat::StandsBy => self.asks_at(now),
+            Seat::Asks { round, .. } => round.asked_at + self.pause(now),
             Seat::Leads { until, round, .. } => {
                 let next = if round.version == members.version { self.lease / 4 } else { self.lease / 200 };
                 (*until).min(round.asked_at + next)

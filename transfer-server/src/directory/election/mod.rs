@@ -17,15 +17,23 @@ mod voter;
 pub(super) use campaign::{Campaign, Members};
 pub(super) use run::run;
 pub(crate) use voter::Candidate;
-pub(super) use voter::{Ballot, Vote};
+pub(super) use voter::{Ballot, Purpose, Vote};
 
 use std::time::Duration;
 
-/// How long a promise lasts. A dead host is noticed after this.
-pub(super) const LEASE: Duration = Duration::from_secs(2);
+/// The time after which another host leads, if one has died. All hosts and nodes have the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Takeover(pub(crate) Duration);
 
-/// How long a new host waits for the nodes that its predecessor knew.
-pub(super) const SETTLING: Duration = Duration::from_secs(2);
+impl Takeover {
+    /// How long a promise lasts. A dead host is noticed after this, and the election takes less than another half of it.
+    pub(super) fn lease(self) -> Duration {
+        // As others are told it.
+        Duration::from_millis(u64::try_from(self.0.as_millis() * 2 / 5).unwrap_or(u64::MAX))
+    }
 
-/// The time after which another host leads, if one has died.
-pub(crate) const TAKEOVER: Duration = Duration::from_secs(5);
+    /// How long a new host waits for the nodes that its predecessor knew.
+    pub(super) fn settling(self) -> Duration {
+        self.lease()
+    }
+}

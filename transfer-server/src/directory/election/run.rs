@@ -1,22 +1,23 @@
 //! The task of a host that stands for election, and its calls to the other hosts.
 
+use super::Members;
 use super::campaign::Effect;
 use super::voter::{Ballot, Vote};
-use super::{LEASE, Members};
 use crate::directory::connection::{Place, Reached};
 use crate::directory::convert;
 use crate::directory::host::Directory;
 use crate::text;
+use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use transfer_core::tensor::Name;
 
 /// Runs until the directory is closed. `others` are the other hosts.
-pub(in crate::directory) async fn run(directory: Directory, others: Vec<(Name, Place)>) {
+pub(in crate::directory) async fn run(directory: Directory, others: Vec<(Name, Place)>, lease: Duration) {
     let (answer, mut answers) = mpsc::channel(64);
     let (ballots, ballot) = watch::channel(None);
     for (node, place) in others {
-        tokio::spawn(call(node, place, ballot.clone(), answer.clone()));
+        tokio::spawn(call(node, place, ballot.clone(), answer.clone(), lease));
     }
     let mut effects = Vec::new();
     while !directory.is_closed() {
@@ -36,8 +37,8 @@ pub(in crate::directory) async fn run(directory: Directory, others: Vec<(Name, P
         tokio::select! {
             () = tokio::time::sleep_until(due) => {}
             () = changed => {}
-            Some((number, vote)) = answers.recv() => {
-                directory.campaign(|campaign| campaign.answered(number, vote, &mut effects));
+            Some((node, number, vote)) = answers.recv() => {
+                directory.campaign(|campaign| campaign.answered(&node, number, vote, &mut effects));
             }
         }
     }
@@ -48,7 +49,8 @@ async fn call(
     node: Name,
     place: Place,
     mut ballots: watch::Receiver<Option<(u64, Ballot)>>,
-    answer: mpsc::Sender<(u64, Vote)>,
+    answer: mpsc::Sender<(Name, u64, Vote)>,
+    lease: Duration,
 ) {
     let (mut line, mut why_not) = (None, String::new());
     while ballots.changed().await.is_ok() {
@@ -62,15 +64,15 @@ async fn call(
             let Some(client) = &mut line else { return Err(tonic::Status::unavailable("it is this host itself")) };
             Ok(client.vote(convert::ballot(ballot)).await?.into_inner())
         };
-        let heard = match tokio::time::timeout(LEASE / 2, asked).await {
+        let heard = match tokio::time::timeout(lease / 2, asked).await {
             Ok(heard) => heard.map_err(|status| text::status(&status)),
-            Err(_) => Err(format!("no answer within {:?}", LEASE / 2)),
+            Err(_) => Err(format!("no answer within {:?}", lease / 2)),
         };
         match heard {
             Ok(vote) => {
                 why_not.clear();
                 // The task may have ended.
-                let _ = answer.send((number, convert::vote(vote))).await;
+                let _ = answer.send((node.clone(), number, convert::vote(vote))).await;
             }
             Err(why) => {
                 line = None;
