@@ -1,4 +1,4 @@
-"""Gives transferd each configuration file that is in a manifest: check.py TRANSFERD MANIFEST...
+"""Gives transferd each configuration file and each command line that is in a manifest: check.py TRANSFERD MANIFEST...
 
 Also checks that no pod gets the environment variables of Services.
 
@@ -16,7 +16,7 @@ import yaml
 
 def pods(path):
     for document in yaml.safe_load_all(pathlib.Path(path).read_text()):
-        if document and document["kind"] in ("Pod", "DaemonSet", "Deployment"):
+        if document and document["kind"] in ("Pod", "DaemonSet", "StatefulSet"):
             yield document["spec"] if document["kind"] == "Pod" else document["spec"]["template"]["spec"]
 
 
@@ -24,6 +24,14 @@ def configurations(path):
     for document in yaml.safe_load_all(pathlib.Path(path).read_text()):
         if document and document["kind"] == "ConfigMap":
             yield from document["data"].items()
+
+
+def command_lines(path):
+    """Those of containers that have no configuration file."""
+    for pod in pods(path):
+        for container in pod["containers"]:
+            if any(word.startswith("--listen=") for word in container.get("args", [])):
+                yield container["name"], container["args"]
 
 
 def certificates(folder):
@@ -38,6 +46,12 @@ def certificates(folder):
     )  # fmt: skip
 
 
+def check(transferd, told, where, folder):
+    done = subprocess.run([transferd, "--check", *told], capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{where}: {re.sub(re.escape(folder), '/etc/transfer/tls', done.stderr)}")
+
+
 def main(transferd, manifests):
     checked = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -49,10 +63,12 @@ def main(transferd, manifests):
                 file = pathlib.Path(folder, name)
                 file.write_text(text.replace("/etc/transfer/tls", folder))
                 told = ["--config", str(file), "--node", "node", "--advertise", "node.example:7471", "--data-advertise", "192.0.2.1"]
-                done = subprocess.run([transferd, "--check", *told], capture_output=True, text=True)
-                if done.returncode != 0:
-                    sys.exit(f"{manifest}: {name}: {re.sub(re.escape(folder), '/etc/transfer/tls', done.stderr)}")
+                check(transferd, told, f"{manifest}: {name}", folder)
                 checked += 1
+            for name, words in command_lines(manifest):
+                told = " ".join(words).replace("/etc/transfer/tls", folder).replace("$(POD_IP)", "192.0.2.1")
+                told = told.replace("$(TRANSFER_NODE)", "node").split()
+                check(transferd, ["--node", "node", *told], f"{manifest}: container {name}", folder)
     if checked < len(manifests):
         sys.exit(f"{len(manifests)} manifests have only {checked} configurations")
 
