@@ -129,7 +129,12 @@ impl Entries {
 
     /// Removes every key of a node, and reports the owner of each.
     pub(crate) fn remove_node(&mut self, node: NodeNo, mut removed: impl FnMut(NameNo)) {
-        for place in 0..self.slab.len() {
+        // Most of a cluster's nodes have few keys of many.
+        let mut left = self.of_node.remove(&node).unwrap_or(0);
+        let mut places = 0..self.slab.len();
+        while left > 0
+            && let Some(place) = places.next()
+        {
             let of_node = self.slab[place].take_if(|e| e.holder.node == node);
             if let Some(entry) = of_node {
                 // The slot is empty already, so the search uses the removed key's hash and compares indexes.
@@ -138,9 +143,9 @@ impl Entries {
                     self.free.push(found.remove().0);
                 }
                 removed(entry.holder.owner);
+                left -= 1;
             }
         }
-        self.of_node.remove(&node);
         self.shrink();
     }
 

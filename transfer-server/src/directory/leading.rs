@@ -63,6 +63,19 @@ pub(super) enum NoVote {
         "the promises of node {node:?} last {theirs:?} and those of {host:?} {ours:?}: give all hosts the same --directory-takeover"
     )]
     OtherLease { node: Name, theirs: Duration, host: Name, ours: Duration },
+    #[error("node {host:?} is stopping")]
+    Stops { host: Name },
+}
+
+impl From<NoVote> for tonic::Status {
+    fn from(why: NoVote) -> tonic::Status {
+        let code = match why {
+            NoVote::NoHost { .. } => tonic::Code::PermissionDenied,
+            NoVote::OtherLease { .. } => tonic::Code::FailedPrecondition,
+            NoVote::Stops { .. } => tonic::Code::Unavailable,
+        };
+        tonic::Status::new(code, why.to_string())
+    }
 }
 
 fn names(hosts: &[Name]) -> String {
@@ -173,12 +186,16 @@ impl Directory {
         self.0.state.lock().closed
     }
 
-    /// Returns the nodes that are attached or awaited here.
-    pub(super) fn members(&self) -> Members {
+    /// Updates the nodes that are attached or awaited here, if there are others.
+    pub(super) fn update(&self, members: &mut Members) {
         let mut state = self.0.state.lock();
+        members.newest = state.registry.newest();
+        if members.version == state.changes {
+            return;
+        }
         let mut names: BTreeSet<Name> = state.registry.nodes().map(|at| at.node.clone()).collect();
         names.extend(state.standing.settling().into_iter().flat_map(|settling| settling.awaited().cloned()));
-        Members { version: state.changes, names: names.into_iter().collect(), newest: state.registry.newest() }
+        (members.version, members.names) = (state.changes, names.into_iter().collect());
     }
 
     /// Lends the campaign of this host.
@@ -194,6 +211,9 @@ impl Directory {
         let (node, host) = (&ballot.candidate.node, self.host());
         let election = self.0.election.as_ref().filter(|election| node != host && election.hosts.contains(node));
         let Some(election) = election else { return Err(NoVote::NoHost { node: node.clone(), host: host.clone() }) };
+        if self.is_closed() {
+            return Err(NoVote::Stops { host: host.clone() });
+        }
         let lease = election.takeover.lease();
         if ballot.lease != lease {
             let (host, theirs) = (host.clone(), ballot.lease);
@@ -230,25 +250,27 @@ impl Directory {
         state.lost = Lost::default();
         tracing::info!(host = %self.host(), nodes = awaited.len(), "leads the directory: the nodes recite what they have");
         let settling = Some(Settling::new(Instant::now() + settling, awaited));
-        state.standing = Standing::Leads { until, settling };
+        state.standing = Standing::Leads { until, settling, alive_at: Instant::now() };
         state.changes += 1;
         state.settle();
     }
 
     /// Goes on answering.
     pub(super) fn renew(&self, until: Instant, known: u64) {
+        let Some(election) = &self.0.election else { return };
         let mut state = self.0.state.lock();
-        if let Standing::Leads { until: before, .. } = &mut state.standing {
+        let State { standing, outboxes, .. } = &mut *state;
+        if let Standing::Leads { until: before, alive_at, .. } = standing {
             *before = until;
-        }
-        // A sign of life: nodes give up a host that is silent.
-        for outbox in state.outboxes.values() {
-            outbox.put(Answer::Alive);
+            let now = Instant::now();
+            // Nodes give up a host that is silent. While they attach there are many renewals.
+            if now >= *alive_at + election.takeover.lease() / 8 {
+                *alive_at = now;
+                outboxes.values().for_each(|outbox| outbox.put(Answer::Alive));
+            }
         }
         drop(state);
-        if let Some(election) = &self.0.election {
-            election.known.send_replace(known);
-        }
+        election.known.send_replace(known);
     }
 
     /// Answers no longer.
@@ -266,9 +288,11 @@ impl Directory {
 }
 
 impl State {
-    /// Ends all attachments, unless this is the only host.
+    /// Ends all attachments, unless this is the only host. Forgets all entries at once, because the end of each attachment would look
+    /// for its node's among all.
     pub(super) fn stand_by(&mut self) {
         self.standing = Standing::StandsBy;
+        self.registry = self.registry.begin_again(self.registry.newest());
         for outbox in self.outboxes.values() {
             outbox.end(Detached::StandsBy);
         }
@@ -279,7 +303,7 @@ impl State {
         let State { registry, outboxes, standing, changes, .. } = self;
         // The caller has the lock already, so nobody has waited since.
         let now = Instant::now();
-        let Standing::Leads { until, settling } = standing else { return };
+        let Standing::Leads { until, settling, .. } = standing else { return };
         if now >= *until {
             return;
         }

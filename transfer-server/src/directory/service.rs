@@ -2,7 +2,6 @@
 
 use super::convert;
 use super::host::{Attachment, Detached, Directory, MAX_BATCH};
-use super::leading::NoVote;
 use super::registry::AttachRefused;
 use crate::admin::paging;
 use crate::events::nanos;
@@ -90,11 +89,7 @@ impl v1::directory_server::Directory for DirectoryService {
     async fn vote(&self, request: Request<v1::VoteRequest>) -> Result<Response<v1::VoteResponse>, Status> {
         security::claimed(&request, &request.get_ref().node)?;
         let ballot = convert::ballot_of(request.into_inner()).map_err(|e| Status::invalid_argument(e.to_string()))?;
-        match self.directory.vote(&ballot) {
-            Ok(vote) => Ok(Response::new(convert::vote_message(vote))),
-            Err(refused @ NoVote::NoHost { .. }) => Err(Status::permission_denied(refused.to_string())),
-            Err(refused @ NoVote::OtherLease { .. }) => Err(Status::failed_precondition(refused.to_string())),
-        }
+        Ok(Response::new(convert::vote_message(self.directory.vote(&ballot)?)))
     }
 
     async fn lookup(&self, request: Request<v1::ResolveRequest>) -> Result<Response<v1::ResolveResponse>, Status> {

@@ -8,7 +8,12 @@ pub(super) enum Standing {
     /// It is the only host.
     Only,
     /// It is one of several, and the one that answers until then.
-    Leads { until: Instant, settling: Option<Settling> },
+    Leads {
+        until: Instant,
+        settling: Option<Settling>,
+        /// When it last gave all nodes a sign of life.
+        alive_at: Instant,
+    },
     /// Another host answers, or none.
     StandsBy,
 }

@@ -131,8 +131,9 @@ impl Campaign {
                 self.rests_until = now + self.lease;
             }
             Seat::Leads { term, round, .. } => {
-                let is_news = round.version != members.version && now >= round.asked_at + self.lease / 200;
-                if is_news || now >= round.asked_at + self.lease / 4 {
+                // Not before the last round is over: else, while one node after the other attaches, none ever is.
+                let is_news = round.version != members.version && round.granted > self.hosts / 2;
+                if is_news && now >= round.asked_at + self.lease / 200 || now >= round.asked_at + self.lease / 4 {
                     // A host that has asked for more votes for this one only from there on.
                     let next = if self.told > *term { self.told + 1 } else { *term };
                     let begun = self.ask(now, next, Purpose::GoOn, members, effects);
@@ -255,7 +256,8 @@ impl Campaign {
             Seat::StandsBy => self.asks_at(now),
             Seat::Asks { round, .. } => round.asked_at + self.pause(now),
             Seat::Leads { until, round, .. } => {
-                let next = if round.version == members.version { self.lease / 4 } else { self.lease / 200 };
+                let is_news = round.version != members.version && round.granted > self.hosts / 2;
+                let next = if is_news { self.lease / 200 } else { self.lease / 4 };
                 (*until).min(round.asked_at + next)
             }
         }

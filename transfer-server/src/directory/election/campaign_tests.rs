@@ -37,8 +37,8 @@ struct World {
     letters: BTreeMap<(u64, u64), Letter>,
     /// Hosts that reach nobody.
     cut: Vec<bool>,
-    /// No letter is lost, or late for long.
-    is_calm: bool,
+    /// No letter is lost, and each takes this long, in ms.
+    calm: Option<u64>,
     sent: u64,
     elected: u64,
     members: Members,
@@ -62,7 +62,7 @@ impl World {
             incarnation: 0,
             letters: BTreeMap::new(),
             cut: vec![false; count],
-            is_calm: false,
+            calm: None,
             sent: 0,
             elected: 0,
             members,
@@ -88,13 +88,13 @@ impl World {
 
     fn send(&mut self, letter: Letter) {
         let late = match self.rng.u32(0..20) {
-            _ if self.is_calm => self.rng.u64(0..5),
+            _ if self.calm.is_some() => self.calm.unwrap_or(0),
             0 => self.rng.u64(0..6000),
             1..4 => self.rng.u64(0..400),
             _ => self.rng.u64(0..5),
         };
         self.sent += 1;
-        if self.is_calm || self.rng.u32(0..30) > 0 {
+        if self.calm.is_some() || self.rng.u32(0..30) > 0 {
             self.letters.insert((self.now + 1 + late, self.sent), letter);
         }
     }
@@ -250,7 +250,7 @@ fn a_host_that_gives_up_is_followed_at_once_and_by_the_heir_that_it_has_named() 
     for seed in 0..200 {
         let count = if seed % 2 == 0 { 3 } else { 5 };
         let mut world = World::new(seed, count);
-        world.is_calm = true;
+        world.calm = Some(5);
         for _ in 0..10_000 {
             world.step();
         }
@@ -275,7 +275,7 @@ fn a_host_that_gives_up_is_followed_at_once_and_by_the_heir_that_it_has_named() 
 #[test]
 fn another_host_leads_if_the_heir_is_dead() {
     let mut world = World::new(3, 3);
-    world.is_calm = true;
+    world.calm = Some(5);
     for _ in 0..10_000 {
         world.step();
     }
@@ -297,7 +297,7 @@ fn another_host_leads_if_the_heir_is_dead() {
 fn all_hosts_know_the_one_that_leads() {
     for seed in 0..100 {
         let mut world = World::new(seed, if seed % 2 == 0 { 3 } else { 5 });
-        world.is_calm = true;
+        world.calm = Some(5);
         for _ in 0..15_000 {
             world.step();
         }
@@ -306,4 +306,23 @@ fn all_hosts_know_the_one_that_leads() {
             assert_eq!(host.campaign.leads(world.clock(host.rate)), Some(&leader), "seed {seed}");
         }
     }
+}
+
+/// The members are known although one node after the other attaches, and a vote takes longer than the pause between two rounds.
+#[test]
+fn members_become_known_while_others_attach() {
+    let mut world = World::new(1, 3);
+    world.calm = Some(50);
+    for _ in 0..10_000 {
+        world.step();
+    }
+    let leader = world.leader().expect("it is calm");
+    let before = world.hosts[leader].known;
+    for _ in 0..2_000 {
+        world.members.version += 1;
+        world.step();
+        world.poll(leader);
+    }
+    let known = world.hosts[leader].known;
+    assert!(known > before + 1_000, "{known} of {} are known, {before} before", world.members.version);
 }

@@ -11,6 +11,8 @@
 //! | `run` | its task, and the calls to the other hosts |
 
 mod campaign;
+#[cfg(test)]
+mod cluster_tests;
 mod run;
 mod voter;
 

@@ -19,10 +19,10 @@ pub(in crate::directory) async fn run(directory: Directory, others: Vec<(Name, P
     for (node, place) in others {
         tokio::spawn(call(node, place, ballot.clone(), answer.clone(), lease));
     }
-    let mut effects = Vec::new();
+    let (mut effects, mut members) = (Vec::new(), Members::default());
     while !directory.is_closed() {
         let changed = directory.changed();
-        let members: Members = directory.members();
+        directory.update(&mut members);
         let due = directory.campaign(|campaign| campaign.poll(Instant::now(), &members, &mut effects));
         let Some(due) = due else { return };
         for effect in effects.drain(..) {
@@ -56,13 +56,14 @@ async fn call(
     while ballots.changed().await.is_ok() {
         let Some((number, ballot)) = ballots.borrow_and_update().clone() else { continue };
         let asked = async {
-            if line.is_none()
-                && let Reached::Remote(client) = place.reach().await?
-            {
-                line = Some(client);
-            }
-            let Some(client) = &mut line else { return Err(tonic::Status::unavailable("it is this host itself")) };
-            Ok(client.vote(convert::ballot(ballot)).await?.into_inner())
+            let client = match &mut line {
+                Some(client) => client,
+                None => match place.reach().await? {
+                    Reached::Remote(client) => line.insert(client),
+                    Reached::Local(host) => return host.vote(&ballot).map_err(tonic::Status::from),
+                },
+            };
+            Ok(convert::vote(client.vote(convert::ballot(ballot)).await?.into_inner()))
         };
         let heard = match tokio::time::timeout(lease / 2, asked).await {
             Ok(heard) => heard.map_err(|status| text::status(&status)),
@@ -72,7 +73,7 @@ async fn call(
             Ok(vote) => {
                 why_not.clear();
                 // The task may have ended.
-                let _ = answer.send((node.clone(), number, convert::vote(vote))).await;
+                let _ = answer.send((node.clone(), number, vote)).await;
             }
             Err(why) => {
                 line = None;
