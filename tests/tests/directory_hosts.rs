@@ -1,6 +1,9 @@
 //! A directory with three hosts, of which one leads: it dies, is stopped, lets another one lead, or is restarted with all other
 //! nodes in turn.
 
+#[path = "directory_hosts/chaos.rs"]
+mod chaos;
+
 use std::time::Duration;
 use transfer_tests::ctl::Ctl;
 use transfer_tests::port::ReservedPort;
@@ -13,7 +16,7 @@ fn small(seed: u64) -> Spec {
     Spec::bytes(1000, seed)
 }
 
-/// The hosts a, b and c, and the nodes d and e, which host nothing.
+/// The hosts a, b and c, and the nodes d, e and so on, which host nothing.
 struct Cluster {
     nodes: Vec<Sidecar>,
     _ports: Vec<ReservedPort>,
@@ -26,15 +29,21 @@ impl Cluster {
     }
 
     fn with(more: &[&str]) -> Cluster {
+        Cluster::of(2, more)
+    }
+
+    /// With so many nodes that host nothing.
+    fn of(others: usize, more: &[&str]) -> Cluster {
         let folder = tempfile::Builder::new().prefix("transfer-test-").tempdir().expect("a folder");
         let ports: Vec<_> = (0..3).map(|_| ReservedPort::any()).collect();
         let listens: Vec<_> = ports.iter().map(|port| port.address().to_string()).collect();
         let directory = format!("static:a={},b={},c={}", listens[0], listens[1], listens[2]);
-        let listens = listens.into_iter().chain(["127.0.0.1:0", "127.0.0.1:0"].map(str::to_owned));
-        let nodes = listens.zip(["a", "b", "c", "d", "e"]).map(|(listen, name)| {
+        let listens = listens.into_iter().chain(std::iter::repeat_n("127.0.0.1:0".to_owned(), others));
+        let names = ["a", "b", "c", "d", "e"].map(str::to_owned).into_iter().chain((5..).map(|i| format!("n{i}")));
+        let nodes = listens.zip(names).map(|(listen, name)| {
             let mut arguments = vec!["--pool-bytes", "4MiB", "--listen", &listen, "--directory", &directory];
             arguments.extend(more);
-            Sidecar::start(folder.path(), name, &arguments)
+            Sidecar::start(folder.path(), &name, &arguments)
         });
         let cluster = Cluster { nodes: nodes.collect(), _ports: ports, _folder: folder };
         cluster.all_attached();

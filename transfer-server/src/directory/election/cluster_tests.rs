@@ -154,7 +154,9 @@ impl Cluster {
 async fn a_thousand_nodes_recite_to_another_host_when_one_dies_or_gives_up() {
     let cluster = Cluster::start().await;
     let (first, started) = cluster.settled(Instant::now()).await;
+    let began = Instant::now();
     cluster.claim().await;
+    let claimed = began.elapsed();
 
     let gave_up = Instant::now();
     let second = cluster.hosts[first].hand_over(None).await.expect("the others live");
@@ -168,5 +170,8 @@ async fn a_thousand_nodes_recite_to_another_host_when_one_dies_or_gives_up() {
     let (last, took_over) = cluster.settled(died).await;
     assert_ne!(last, leader);
     cluster.has_all(last);
-    println!("all attached and recited after: start {started:?}, hand-over {moved:?}, takeover {took_over:?}");
+    println!(
+        "{} keys entered in {claimed:?}; all attached and recited after: start {started:?}, hand-over {moved:?}, takeover {took_over:?}",
+        NODES * cluster.keys
+    );
 }
