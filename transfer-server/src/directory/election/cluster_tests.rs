@@ -153,15 +153,16 @@ impl Cluster {
 #[tokio::test]
 async fn a_thousand_nodes_recite_to_another_host_when_one_dies_or_gives_up() {
     let cluster = Cluster::start().await;
-    let (first, started) = cluster.settled(Instant::now()).await;
+    let (_, started) = cluster.settled(Instant::now()).await;
     let began = Instant::now();
     cluster.claim().await;
     let claimed = began.elapsed();
 
+    // Where the one processor was too busy to renew its lead, another host leads now.
+    let (first, _) = cluster.settled(Instant::now()).await;
     let gave_up = Instant::now();
     let second = cluster.hosts[first].hand_over(None).await.expect("the others live");
     let (leader, moved) = cluster.settled(gave_up).await;
-
     assert_eq!(*cluster.hosts[leader].host(), second);
     cluster.has_all(leader);
 
