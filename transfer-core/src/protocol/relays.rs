@@ -75,6 +75,11 @@ impl Redirect {
     }
 }
 
+/// Returns the time at which half of what is left until a deadline has passed.
+fn half_way(now: Time, deadline: Time) -> Time {
+    now + deadline.since(now) / 2
+}
+
 /// Returns how long a node may take to send a version of this length, before it counts as slow.
 pub(super) fn relay_limit(len_bytes: u64) -> Duration {
     RELAY_TIMEOUT + Duration::from_secs(len_bytes / SLOW_RATE)
@@ -105,8 +110,6 @@ pub(super) struct Search {
     pub(super) stage: SearchStage,
     /// How many nodes were tried.
     tried: usize,
-    /// When the last of the fetches that wait ends.
-    pub(super) deadline: Time,
     /// When the owner is asked at the latest, so that there is time for that.
     until: Time,
     /// When the node that is asked is given up.
@@ -114,33 +117,36 @@ pub(super) struct Search {
 }
 
 impl Search {
-    /// Begins a search for fetches that wait until the deadline. At most half of the time that they have is for it.
+    /// Begins a search for fetches of which the first ends at the deadline. At most half of the time that it has is for the search.
     pub(super) fn new(now: Time, redirect: Redirect, deadline: Time) -> Search {
-        let mut search = Search {
-            redirect: Arc::new(redirect),
-            stage: SearchStage::Idle,
-            tried: 0,
-            deadline,
-            until: now,
-            limit: None,
-        };
-        search.extend(now, deadline);
-        search
+        let until = half_way(now, deadline);
+        Search { redirect: Arc::new(redirect), stage: SearchStage::Idle, tried: 0, until, limit: None }
     }
 
-    /// Gives the search half of the time that is left.
-    pub(super) fn extend(&mut self, now: Time, deadline: Time) {
-        self.deadline = self.deadline.max(deadline);
-        self.until = now + self.deadline.since(now) / 2;
+    /// Gives the search half of the time that is left for the fetch that ends first.
+    pub(super) fn begin_anew(&mut self, now: Time, deadline: Time) {
+        self.until = half_way(now, deadline);
     }
 
-    /// Returns the next node that is to be asked.
-    pub(super) fn next_source(&mut self, now: Time) -> Option<Name> {
+    /// Leaves half of its time to a fetch that has come later, and may end earlier. Returns when the node that is being asked is
+    /// given up, if that is earlier now.
+    pub(super) fn hurry(&mut self, now: Time, deadline: Time) -> Option<Time> {
+        self.until = self.until.min(half_way(now, deadline));
+        self.limit.filter(|limit| *limit > self.until).map(|_| self.until)
+    }
+
+    /// Returns the place of the node that is asked among those that the owner has named, where one is.
+    pub(super) fn place(&self) -> Option<u8> {
+        self.asked().and_then(|_| u8::try_from(self.tried.checked_sub(1)?).ok())
+    }
+
+    /// Returns the next node that is to be asked. This node is not.
+    pub(super) fn next_source(&mut self, now: Time, here: &Name) -> Option<Name> {
         self.stage = SearchStage::Idle;
         let sources = &self.redirect.sources;
         while let Some(name) = sources.get(self.tried).filter(|_| now < self.until) {
             self.tried += 1;
-            if !sources[..self.tried - 1].contains(name) {
+            if !sources[..self.tried - 1].contains(name) && name != here {
                 return Some(name.clone());
             }
         }

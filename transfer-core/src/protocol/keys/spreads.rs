@@ -47,11 +47,14 @@ struct ReachedNode {
     has_it: bool,
     /// It has had the version. Others may wait for it, so it waits for nobody.
     had_it: bool,
+    /// It has not sent the version to a node that was sent to it, and has not asked for it since.
+    has_failed: bool,
 }
 
 impl ReachedNode {
     fn came(&mut self, has_come: bool) {
         (self.has_it, self.had_it) = (self.has_it || has_come, self.had_it || has_come);
+        self.has_failed &= !has_come;
     }
 }
 
@@ -93,8 +96,9 @@ impl Spread {
     /// the version. The first of them is the first one with fewer children than it may have; one that has the version goes before
     /// one that waits for it.
     fn sources<F: Fn(LinkId) -> bool>(&self, place: usize, fan: &Fan<F>) -> Vec<usize> {
-        let is_source =
-            |(at, node): &(usize, &ReachedNode)| (*at < place || node.has_it && *at != place) && (fan.is_up)(node.link);
+        let is_source = |(at, node): &(usize, &ReachedNode)| {
+            (*at < place || node.has_it && *at != place) && !node.has_failed && (fan.is_up)(node.link)
+        };
         let mut found: Vec<_> = self.nodes.iter().enumerate().filter(is_source).map(|(at, _)| at).collect();
         found.sort_by_key(|at| (self.nodes[*at].children / fan.out.max(1), !self.nodes[*at].has_it, *at));
         found.truncate(MAX_SOURCES);
@@ -169,6 +173,18 @@ impl Keys {
         }
     }
 
+    /// Notes that a node which was sent to others does not get the version from this one of them, and asks the next.
+    pub(crate) fn source_failed(&mut self, blob: BlobId, failed: &Name, next: &Name) {
+        let Some(spread) = self.spreads.get_mut(&blob) else { return };
+        if let Some(node) = spread.place(failed).map(|at| &mut spread.nodes[at]) {
+            node.children = node.children.saturating_sub(1);
+            (node.has_it, node.has_failed) = (false, true);
+        }
+        if let Some(node) = spread.place(next).map(|at| &mut spread.nodes[at]) {
+            node.children += 1;
+        }
+    }
+
     fn spreading_to(&mut self, blob: BlobId, link: LinkId) -> Option<&mut ReachedNode> {
         self.spreads.get_mut(&blob)?.nodes.iter_mut().find(|node| node.link == link)
     }
@@ -205,6 +221,7 @@ impl Spread {
     fn enter(&mut self, link: LinkId, name: &Name, is_up: impl Fn(LinkId) -> bool) -> Option<usize> {
         if let Some(at) = self.place(name) {
             let node = &mut self.nodes[at];
+            node.has_failed = false;
             if node.link != link {
                 // What was on its way over its link before has ended. It may be another process, which has nothing.
                 (node.link, node.sends, node.has_it) = (link, 0, false);
@@ -218,7 +235,8 @@ impl Spread {
             return None;
         }
         let (link, name, busy_until) = (link, name.clone(), Time(0));
-        self.nodes.push(ReachedNode { link, name, sends: 0, busy_until, children: 0, has_it: false, had_it: false });
+        let (has_it, had_it, has_failed) = (false, false, false);
+        self.nodes.push(ReachedNode { link, name, sends: 0, busy_until, children: 0, has_it, had_it, has_failed });
         Some(self.nodes.len() - 1)
     }
 }

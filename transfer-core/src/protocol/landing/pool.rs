@@ -8,7 +8,7 @@ use crate::protocol::ids::{CopyId, FlowAt, InFlowId, PullId};
 use crate::protocol::tenant::Tenant;
 use crate::time::Time;
 use crate::wire::landing::HEADER_BYTES;
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The shortest time between two reports that a pool is full.
@@ -41,7 +41,9 @@ const TIDY_AT: usize = 64;
 pub(crate) struct Pool {
     segment: SegmentId,
     pub(super) alloc: Allocator,
-    pub(super) wants: VecDeque<Want>,
+    /// The requests that wait, by their numbers.
+    pub(super) wants: BTreeMap<u64, Want>,
+    next_number: u64,
     /// At this length of the queue, requests that no longer wait are removed.
     tidy_at: usize,
     /// Bytes that requests hold for versions that may not be published yet.
@@ -71,7 +73,8 @@ impl Pool {
         Pool {
             segment,
             alloc: Allocator::new(len_bytes),
-            wants: VecDeque::new(),
+            wants: BTreeMap::new(),
+            next_number: 0,
             tidy_at: TIDY_AT,
             speculative: 0,
             full_since: None,
@@ -93,8 +96,8 @@ impl Pool {
     }
 
     /// Returns the requests that wait for room, in order.
-    pub(crate) fn wants(&self) -> &VecDeque<Want> {
-        &self.wants
+    pub(crate) fn wants(&self) -> impl ExactSizeIterator<Item = Want> {
+        self.wants.values().copied()
     }
 
     /// Returns since when requests have been waiting without a pause.
@@ -189,14 +192,28 @@ impl Landing {
         }
     }
 
-    /// Adds a request for room to the queue. `waits` tells whether a pull or a copy in the queue still waits. Returns
-    /// the length of the pool if the operator is to be told that it is full.
-    pub(crate) fn want(&mut self, now: Time, domain: Tenant, want: Want, waits: impl Fn(Want) -> bool) -> Option<u64> {
+    /// Returns a number in the queue for room, behind all others.
+    pub(crate) fn number_in_queue(&mut self, domain: Tenant) -> Option<u64> {
+        let pool = self.pools.get_mut(&domain)?;
+        pool.next_number += 1;
+        Some(pool.next_number)
+    }
+
+    /// Adds a request for room to the queue, by its number if it has one. `waits` tells whether a pull or a copy in the queue still
+    /// waits. Returns the length of the pool if the operator is to be told that it is full.
+    pub(crate) fn want(
+        &mut self,
+        now: Time,
+        domain: Tenant,
+        (number, want): (Option<u64>, Want),
+        waits: impl Fn(Want) -> bool,
+    ) -> Option<u64> {
+        let number = number.or_else(|| self.number_in_queue(domain))?;
         let Landing { pools, links, .. } = self;
         let pool = pools.get_mut(&domain)?;
         if pool.wants.len() >= pool.tidy_at {
             // While the first request waits, those behind it may come and end.
-            pool.wants.retain(|want| match *want {
+            pool.wants.retain(|_, want| match *want {
                 Want::Flow(link, id) => {
                     links.get(&link).and_then(|l| l.flows.get(id)).is_some_and(|f| f.wants_room(domain))
                 }
@@ -204,7 +221,7 @@ impl Landing {
             });
             pool.tidy_at = (2 * pool.wants.len()).max(TIDY_AT);
         }
-        pool.wants.push_back(want);
+        pool.wants.insert(number, want);
         pool.full_since.get_or_insert(now);
         let mut told = None;
         if !pool.told.full && pool.told.at.is_none_or(|at| now.since(at) >= POOL_PAUSE) {
@@ -229,13 +246,13 @@ impl Landing {
 
     /// Returns the first request of a queue.
     pub(crate) fn first(&self, domain: Tenant) -> Option<Want> {
-        self.pools.get(&domain)?.wants.front().copied()
+        self.pools.get(&domain)?.wants.values().next().copied()
     }
 
     /// Removes the first request, which has its room or no longer waits.
     pub(crate) fn pop_first(&mut self, domain: Tenant) {
         if let Some(pool) = self.pools.get_mut(&domain) {
-            pool.wants.pop_front();
+            pool.wants.pop_first();
         }
     }
 

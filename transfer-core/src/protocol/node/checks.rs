@@ -26,15 +26,15 @@ impl Node {
     pub(crate) fn check(&mut self) -> Result<(), String> {
         self.landing.settle();
         for (domain, pool) in self.landing.pools() {
-            let Some(front) = pool.wants().front() else { continue };
-            match needs!(self).room_for(*front) {
+            let Some(front) = pool.wants().next() else { continue };
+            match needs!(self).room_for(front) {
                 None => return Err(format!("{domain:?}: the first in the queue for room is gone: {front:?}")),
                 Some(need) if need <= pool.alloc().largest_free() => {
                     return Err(format!("{domain:?}: {front:?} waits for {need} bytes, which are there"));
                 }
                 Some(_) => {}
             }
-            if needs!(self).idle_would_do(*domain, *front)
+            if needs!(self).idle_would_do(*domain, front)
                 && let Some((link, _)) = self.landing.to_ask(*domain, front.flow()).first()
             {
                 return Err(format!(

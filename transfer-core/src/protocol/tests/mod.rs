@@ -29,6 +29,7 @@ mod slices;
 mod solo;
 mod spill;
 mod spreading;
+mod spreading_ends;
 mod steps;
 mod tables;
 mod take_back;

@@ -17,17 +17,18 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-const OTHER: LinkId = LinkId(8);
-const THIRD: LinkId = LinkId(9);
-const FETCH_TIMEOUT: Duration = Duration::from_secs(1000);
-const LEN: u64 = 1000;
-const DIGEST: [u8; 16] = [9; 16];
+pub(super) const OTHER: LinkId = LinkId(8);
+pub(super) const THIRD: LinkId = LinkId(9);
+const FOURTH: LinkId = LinkId(10);
+pub(super) const FETCH_TIMEOUT: Duration = Duration::from_secs(1000);
+pub(super) const LEN: u64 = 1000;
+pub(super) const DIGEST: [u8; 16] = [9; 16];
 
 /// The numbers, at the owner's link, of the nodes that it names.
 const NAMED: [(NameRef, &str); 2] =
     [(NameRef { id: 5, generation: 0 }, "other"), (NameRef { id: 6, generation: 0 }, "far")];
-const OTHER_NAME: NameRef = NAMED[0].0;
-const FAR_NAME: NameRef = NAMED[1].0;
+pub(super) const OTHER_NAME: NameRef = NAMED[0].0;
+pub(super) const FAR_NAME: NameRef = NAMED[1].0;
 /// The number of the owner's name at the link of the other node.
 const THERE: NameRef = NameRef { id: 5, generation: 0 };
 
@@ -81,8 +82,18 @@ fn redirected() -> Solo {
     solo
 }
 
-fn last(solo: &Solo) -> &'static str {
+pub(super) fn last(solo: &Solo) -> &'static str {
     solo.sent.last().unwrap().body.name()
+}
+
+/// The first of the nodes that the last message names, which is REDIRECT.
+fn first_named(solo: &Solo) -> String {
+    let Body::Redirect { sources, .. } = solo.sent.last().unwrap().body else { panic!("{}", last(solo)) };
+    let mut names = solo.sent.iter().filter_map(|message| match &message.body {
+        Body::Name { name, text } if *name == sources[0] => Some(text.as_str().to_owned()),
+        _ => None,
+    });
+    names.next_back().expect("it is named")
 }
 
 fn held(solo: &Solo) -> u64 {
@@ -110,12 +121,26 @@ fn node_that_has_taken_a_version_is_named_first() {
     solo.hear(Role::Pull, 2, Body::Taken);
     assert_eq!((last(&solo), held(&solo)), ("CANCELLED", 0));
     asks(&mut solo, THIRD, 3);
-    let Body::Redirect { sources, .. } = solo.sent.last().unwrap().body else { panic!("{}", last(&solo)) };
-    let mut names = solo.sent.iter().filter_map(|message| match &message.body {
-        Body::Name { name, text } if *name == sources[0] => Some(text.as_str()),
-        _ => None,
-    });
-    assert_eq!(names.next_back(), Some("other"), "the first one is still receiving it");
+    assert_eq!(first_named(&solo), "other", "the first one is still receiving it");
+}
+
+// Promise: spreading, seen to fail
+#[test]
+fn node_that_has_not_sent_a_version_is_named_no_more() {
+    let mut solo = redirected();
+    solo.hear(Role::Pull, 2, Body::Taken);
+    asks(&mut solo, THIRD, 3);
+    solo.hear(Role::Pull, 3, Body::SourceFailed { source: 0 });
+    solo.link_to(FOURTH, "fourth");
+    asks(&mut solo, FOURTH, 4);
+    assert_eq!(first_named(&solo), "third");
+    // When it asks again it has the version, once it has come.
+    asks(&mut solo, OTHER, 5);
+    solo.hear(Role::Pull, 5, Body::TensorReRequest { slot: slot() });
+    solo.placed();
+    solo.link_to(LinkId(11), "fifth");
+    asks(&mut solo, LinkId(11), 6);
+    assert_eq!((first_named(&solo).as_str(), &solo.ended), ("other", &None));
 }
 
 // Promise: spreading, seen to fail
@@ -143,17 +168,13 @@ fn owner_that_is_idle_answers_those_that_wait_for_a_digest() {
 
 // ---- a reader ----
 
-fn fetch(solo: &mut Solo, select: Select) -> OpId {
+pub(super) fn fetch(solo: &mut Solo, select: Select) -> OpId {
+    fetch_for(solo, select, FETCH_TIMEOUT)
+}
+
+pub(super) fn fetch_for(solo: &mut Solo, select: Select, timeout: Duration) -> OpId {
     let op = solo.op();
-    let fetch = Fetch {
-        key: key("k"),
-        select,
-        timeout: FETCH_TIMEOUT,
-        require: None,
-        trace: None,
-        watches: false,
-        excerpt: None,
-    };
+    let fetch = Fetch { key: key("k"), select, timeout, require: None, trace: None, watches: false, excerpt: None };
     solo.command(op, Command::Fetch(fetch));
     if solo.controls.iter().any(|control| matches!(control, Control::Directory(_))) {
         solo.controls.clear();
@@ -164,7 +185,7 @@ fn fetch(solo: &mut Solo, select: Select) -> OpId {
 }
 
 /// A node with links to the owner of a key and to another node. Its worker has asked the owner.
-fn reader() -> Solo {
+pub(super) fn reader() -> Solo {
     let mut solo = Solo::new(|_| {});
     for (number, text) in NAMED {
         solo.hear(Role::Pull, 0, Body::Name { name: number, text: name(text) });
@@ -176,7 +197,7 @@ fn reader() -> Solo {
 }
 
 /// Answers the last request to the owner by the names of other nodes.
-fn redirect(solo: &mut Solo, sources: [NameRef; 3]) -> u32 {
+pub(super) fn redirect(solo: &mut Solo, sources: [NameRef; 3]) -> u32 {
     let index = solo.last("TENSOR_REQUEST").index;
     let (version, identity, meta) = (Version(1), identity(4), bytes(LEN));
     let body = Body::Redirect { version, identity, metadata_id: 1, digest: DIGEST, sources, meta };
@@ -186,14 +207,14 @@ fn redirect(solo: &mut Solo, sources: [NameRef; 3]) -> u32 {
 }
 
 /// Describes a version of that length, for the last request of that kind.
-fn describe(solo: &mut Solo, link: LinkId, request: &str, len: u64) {
+pub(super) fn describe(solo: &mut Solo, link: LinkId, request: &str, len: u64) {
     let index = solo.last(request).index;
     solo.at = link;
     solo.hear(Role::Pull, index, Body::MetaDataUpdate { version: Version(1), metadata_id: 1, meta: bytes(len) });
 }
 
 /// Lets the version land, for the last request of that kind.
-fn land(solo: &mut Solo, link: LinkId, request: &str, spreads: bool) {
+pub(super) fn land(solo: &mut Solo, link: LinkId, request: &str, spreads: bool) {
     let index = solo.last(request).index;
     solo.at = link;
     let open = solo.node.landing.slots_of(link).unwrap().ids(|s| matches!(s.state, SlotState::Granted(_)));
@@ -216,13 +237,13 @@ fn land(solo: &mut Solo, link: LinkId, request: &str, spreads: bool) {
     solo.revoke();
 }
 
-fn proves(solo: &mut Solo, digest: [u8; 16]) {
+pub(super) fn proves(solo: &mut Solo, digest: [u8; 16]) {
     let (now, tag) = (solo.now, solo.digests.pop().unwrap());
     solo.node.host_done(now, tag, HostDone::Digest(digest));
     solo.drain();
 }
 
-fn has_fetched(solo: &Solo) -> usize {
+pub(super) fn has_fetched(solo: &Solo) -> usize {
     let is_it = |reply: &&Reply| matches!(reply, Reply::Answer { answer: Answer::Fetched { .. }, .. });
     solo.replies.iter().filter(is_it).count()
 }

@@ -284,6 +284,21 @@ impl Transfers {
         }
     }
 
+    /// Returns the number in the queue for room of the fetches for which a request is, if they have one.
+    pub(super) fn number_in_queue(&self, link: LinkId, id: PullId) -> Option<u64> {
+        let (link, id) = self.pull(link, id)?.of_fetches((link, id));
+        self.pull(link, id)?.number_in_queue
+    }
+
+    /// Notes the number in the queue for room of the fetches for which a request to a node is that an owner has named. They keep it
+    /// when another node is asked.
+    pub(super) fn set_number_in_queue(&mut self, link: LinkId, id: PullId, number: u64) {
+        let Some((link, id)) = self.pull(link, id).map(|pull| pull.of_fetches((link, id))) else { return };
+        if let Some(pull) = self.pull_mut(link, id) {
+            pull.number_in_queue = Some(number);
+        }
+    }
+
     /// Ends the search of a request.
     pub(super) fn end_search(&mut self, link: LinkId, id: PullId) -> Option<Box<Search>> {
         self.set_search_limit(link, id, None);

@@ -40,6 +40,8 @@ pub(crate) struct Pull {
     redirect: Option<Arc<Redirect>>,
     /// The search at the nodes that the owner has named in its answer.
     pub(crate) search: Option<Box<Search>>,
+    /// The number in the queue for room that its fetches have had since a node first sent them the version.
+    pub(super) number_in_queue: Option<u64>,
     /// The version that comes, once the peer has said so.
     pub(crate) coming: Option<Version>,
     /// Requests of other nodes wait for the version that it may bring.
@@ -151,6 +153,7 @@ impl Pull {
             is_direct: false,
             redirect: None,
             search: None,
+            number_in_queue: None,
             coming: None,
             is_awaited: false,
             gathered: None,
@@ -273,6 +276,11 @@ impl Pull {
     /// Returns the link to the owner of its key, if it goes over this one.
     fn owner(&self, link: LinkId) -> LinkId {
         self.redirect.as_ref().map_or(link, |redirect| redirect.owner)
+    }
+
+    /// Returns the request that has the fetches: this one, or that to the owner that has named this node.
+    pub(super) fn of_fetches(&self, own: (LinkId, PullId)) -> (LinkId, PullId) {
+        self.redirect.as_ref().map_or(own, |redirect| (redirect.owner, redirect.request))
     }
 
     /// Whether the owner may answer it by REDIRECT.

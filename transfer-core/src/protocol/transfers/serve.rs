@@ -7,6 +7,7 @@ use crate::tensor::{Excerpt, Key, Name, Retention, Version};
 use crate::time::Time;
 use crate::trace::TraceContext;
 use crate::wire::landing::{Header, SlotGrant};
+use crate::wire::message::MAX_SOURCES;
 use std::num::NonZeroU64;
 
 /// A request of a peer. It lives until it is answered.
@@ -60,8 +61,9 @@ enum Spread {
     Proving,
     /// It counts as one that is answered from here.
     Counted,
-    /// It was sent to other nodes, of which this is the first. It holds the version until the peer has it, or takes it from here.
-    Redirected(Name),
+    /// It was sent to other nodes, of which the peer asks the one in this place. It holds the version until the peer has it, or takes
+    /// it from here.
+    Redirected(Box<[Name; MAX_SOURCES]>, usize),
     /// It is for this publication of another node.
     Relay(Box<Relayed>),
 }
@@ -160,17 +162,24 @@ impl Serve {
         self.blob.take()
     }
 
-    /// Sends the peer to other nodes, of which this is the first.
-    pub(crate) fn send_elsewhere(&mut self, first: Name) {
-        self.spreading = Spread::Redirected(first);
+    /// Sends the peer to other nodes.
+    pub(crate) fn send_elsewhere(&mut self, nodes: [Name; MAX_SOURCES]) {
+        self.spreading = Spread::Redirected(Box::new(nodes), 0);
     }
 
-    /// Returns the first of the nodes to which the peer was sent.
+    /// Returns the node that the peer asks, if it was sent to others.
     pub(crate) fn sent_to(&self) -> Option<&Name> {
         match &self.spreading {
-            Spread::Redirected(first) => Some(first),
+            Spread::Redirected(nodes, at) => nodes.get(*at),
             _ => None,
         }
+    }
+
+    /// Notes that the node in this place does not send the version to the peer, which asks the next one. Returns both.
+    pub(crate) fn source_failed(&mut self, place: usize) -> Option<(Name, Name)> {
+        let Spread::Redirected(nodes, at) = &mut self.spreading else { return None };
+        *at = (place + 1).min(MAX_SOURCES - 1);
+        Some((nodes.get(place)?.clone(), nodes[*at].clone()))
     }
 
     /// Whether the request has to be answered from here.

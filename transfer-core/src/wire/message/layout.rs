@@ -178,6 +178,9 @@ impl Message {
             Body::ReleaseReference { lease } => {
                 w.u32(*lease);
             }
+            Body::SourceFailed { source } => {
+                w.u8(*source);
+            }
             Body::GatherRequest { stem, tenant, parts, trace } => {
                 write_name(&mut w, *stem);
                 write_name(&mut w, *tenant);
@@ -374,11 +377,21 @@ impl Message {
                 trace: TraceContext::read_last(r)?,
             },
             35 => Body::Taken,
+            36 => match r.u8()? {
+                source if usize::from(source) < MAX_SOURCES => Body::SourceFailed { source },
+                n => {
+                    return Err(WireError::Value {
+                        what: "place of a node among those that REDIRECT has named",
+                        value: u64::from(n),
+                        expected: "0 to 2",
+                    });
+                }
+            },
             n => {
                 return Err(WireError::Value {
                     what: "kind of a control message",
                     value: u64::from(n),
-                    expected: "1 to 35",
+                    expected: "1 to 36",
                 });
             }
         })

@@ -140,6 +140,7 @@ fn bodies() -> Vec<Body> {
         Body::BufferRelease,
         Body::Cancel,
         Body::Taken,
+        Body::SourceFailed { source: 2 },
         Body::Cancelled,
         Body::Ack,
         Body::Ping,

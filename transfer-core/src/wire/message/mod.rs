@@ -19,7 +19,7 @@ use crate::trace::TraceContext;
 use std::num::NonZeroU64;
 
 /// The version of the layout. A peer with another version is refused when it connects.
-pub const LAYOUT_VERSION: u8 = 17;
+pub const LAYOUT_VERSION: u8 = 18;
 
 /// The largest length of a message, in bytes. Every fabric can send this much in one message.
 pub const MAX_MESSAGE_BYTES: usize = crate::fabric::Capabilities::MIN_MESSAGE_BYTES;
@@ -288,6 +288,11 @@ pub enum Body {
     },
     /// Pull: the version has come from a node that REDIRECT has named. Ends the request as CANCEL does.
     Taken,
+    /// Pull: a node that REDIRECT has named does not send the version. The next one is asked.
+    SourceFailed {
+        /// Its place among those that are named.
+        source: u8,
+    },
     /// Counter: asks for the counter with this name, and whether this side may operate on its word directly.
     CounterOpen {
         /// The counter's key.
@@ -413,6 +418,7 @@ impl Body {
             Body::Redirect { .. } => 33,
             Body::RelayRequest { .. } => 34,
             Body::Taken => 35,
+            Body::SourceFailed { .. } => 36,
         }
     }
 
@@ -455,6 +461,7 @@ impl Body {
             Body::Redirect { .. } => "REDIRECT",
             Body::RelayRequest { .. } => "RELAY_REQUEST",
             Body::Taken => "TAKEN",
+            Body::SourceFailed { .. } => "SOURCE_FAILED",
         }
     }
 }

@@ -58,7 +58,7 @@ impl Answering<'_> {
                 let told = self.links.told(link, &key, &meta).or_else(|| self.links.tell(link, &key, &meta));
                 let Some(metadata_id) = told else { return true };
                 serve.describe(metadata_id);
-                serve.send_elsewhere(a.clone());
+                serve.send_elsewhere(names.clone());
                 self.meters.redirected();
                 let sources = sending!(self).number(link, [a, b, c]);
                 let body = Body::Redirect { version, identity, metadata_id, digest, sources, meta };
@@ -82,6 +82,15 @@ impl Answering<'_> {
         if serve.is_counted() {
             let len = self.keys.blob(blob).map_or(0, |b| b.meta.len_bytes());
             self.keys.send_flows(blob, link, now + relay_limit(len));
+        }
+    }
+
+    /// Handles the message SOURCE_FAILED: a node to which the peer was sent does not send the version. It is named to no others, unless
+    /// it asks for the version again.
+    pub(in crate::protocol::node) fn source_failed(&mut self, link: LinkId, index: u32, place: usize) {
+        let Some(serve) = self.transfers.serve_mut(link, index) else { return };
+        if let Some((blob, (failed, next))) = serve.fetching().zip(serve.source_failed(place)) {
+            self.keys.source_failed(blob, &failed, &next);
         }
     }
 

@@ -76,6 +76,7 @@ impl Node {
             }
             Body::Cancel => answering!(self).cancel_serve(now, link, index, false),
             Body::Taken => answering!(self).cancel_serve(now, link, index, true),
+            Body::SourceFailed { source } => answering!(self).source_failed(link, index, source.into()),
             Body::Cancelled => pull_slots!(self).pull_cancelled(link, index),
             Body::CounterOpen { name, tenant, wants_grant } => {
                 counting!(self).counter_asked(now, link, index, (name, tenant), Request::Open { wants_grant });

@@ -111,7 +111,7 @@ impl Fetching<'_> {
     }
 
     /// Fails fetches whose request has ended.
-    fn fail_readers(&mut self, readers: &[OperationId], failure: &Failure) {
+    pub(super) fn fail_readers(&mut self, readers: &[OperationId], failure: &Failure) {
         for op in readers {
             self.sessions.set_fetch_stage(*op, FetchStage::Waiting);
             answering!(self).fail_op(*op, failure.clone());
@@ -178,6 +178,13 @@ impl Fetching<'_> {
             let text = format!("key {:?} has {len} bytes, the landing pool of {whose} only {room}", p.key);
             return self.cannot_land(now, link, id, &Failure::new(FailureCode::TooLarge, text));
         }
+        let is_named = p.redirect().is_some();
+        if is_named
+            && self.transfers.number_in_queue(link, id).is_none()
+            && let Some(number) = self.landing.number_in_queue(domain)
+        {
+            self.transfers.set_number_in_queue(link, id, number);
+        }
         if self.landing.is_contended(domain) || !pull_slots!(self).try_pull_slot(domain, link, id) {
             room!(self).want(domain, Want::Pull(link, id));
             self.named_node_waits(link, id);
@@ -205,7 +212,7 @@ impl Fetching<'_> {
             memory!(self).release(held);
         }
         if let Some(redirect) = redirect {
-            return self.named_node_failed(now, (link, id), &redirect);
+            return self.named_node_failed(now, (link, id), (&redirect, &readers), &failure.text);
         }
         self.fail_readers(&readers, failure);
         if !next.is_empty() {
@@ -237,7 +244,7 @@ impl Fetching<'_> {
         let Some(mut p) = self.end_without_bytes(link, id) else { return };
         let (readers, next) = p.take_readers();
         if let Some(redirect) = p.redirect() {
-            return self.named_node_failed(now, (link, id), redirect);
+            return self.named_node_failed(now, (link, id), (redirect, &readers), &failure.text);
         }
         // Where the other keys are, the directory's answer about one of them does not tell.
         if failure.code == FailureCode::NotOwner && p.gathered.is_none() {
@@ -283,15 +290,13 @@ impl Fetching<'_> {
         }
         let (readers, next) = pull.take_readers();
         if let Some(redirect) = pull.redirect() {
-            return self.named_node_failed(now, (link, id), redirect);
-        }
-        if let Some((to, named)) = pull.search.as_ref().and_then(|search| search.asked()) {
-            pull_slots!(self).cancel_named(to, named);
+            return self.named_node_failed(now, (link, id), (redirect, &readers), &failure.text);
         }
         if !readers.is_empty() {
             // When the peer comes back, the key may have another owner.
             self.keys.forget_location(&pull.key);
         }
+        let readers = self.stay_with_relay(pull.search.as_deref(), readers);
         let text = format!("while key {:?} was being fetched, {}", pull.key, failure.text);
         let failure = Failure::new(failure.code, text);
         if let Some(memory) = pull.opened_memory() {

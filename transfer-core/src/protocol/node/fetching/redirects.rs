@@ -6,6 +6,7 @@
 
 use crate::fabric::LinkId;
 use crate::memory::LocalSlice;
+use crate::op::{Failure, FailureCode};
 use crate::protocol::action::HostAction;
 use crate::protocol::events::NodeEvent;
 use crate::protocol::ids::{BlobId, PullId};
@@ -19,7 +20,7 @@ use crate::protocol::transfers::{Held, OfLink, Pull, PullState, Readers};
 use crate::tensor::{Name, Select, TensorMeta, Version};
 use crate::time::Time;
 use crate::wire::landing::Header;
-use crate::wire::message::{MAX_SOURCES, NameRef};
+use crate::wire::message::{Body, MAX_SOURCES, NameRef, Role};
 use smallvec::smallvec;
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -39,7 +40,7 @@ impl Fetching<'_> {
     ) {
         let Some(id) = pull_slots!(self).pull_of(link, index) else { return };
         let named: Result<Vec<Name>, _> = sources.iter().map(|name| self.links.look_up(link, *name).cloned()).collect();
-        let mut sources = match named {
+        let sources = match named {
             Ok(sources) => sources,
             Err(what) => return sending!(self).violation(link, &what),
         };
@@ -59,9 +60,9 @@ impl Fetching<'_> {
             return;
         };
         let waiting: Vec<_> = p.readers().iter().filter_map(|op| self.sessions.op(*op)).map(|op| op.deadline).collect();
-        let deadline = waiting.iter().copied().max();
+        // A fetch has its own time, whatever others it shares the request with.
+        let deadline = waiting.iter().copied().min();
         self.without_slot(link, id);
-        sources.retain(|name| *name != self.config.name);
         let described = (metadata_id, meta.clone());
         let redirect =
             Redirect { owner: link, request: id, owner_name, incarnation, identity, version, digest, meta, sources };
@@ -111,12 +112,18 @@ impl Fetching<'_> {
         if let Some(p) = self.transfers.pull_mut(link, first) {
             p.add_readers(readers);
         }
-        if let Some(search) = self.transfers.search_mut(link, first)
-            && search.deadline < deadline
-        {
-            search.extend(now, deadline);
+        if let Some(limit) = self.transfers.search_mut(link, first).and_then(|search| search.hurry(now, deadline)) {
+            self.transfers.set_search_limit(link, first, Some(limit));
         }
         next
+    }
+
+    /// Tells the owner that the node that is asked does not send the version, and asks the next one.
+    fn source_failed(&mut self, now: Time, link: LinkId, id: PullId) {
+        if let Some(source) = self.transfers.search_mut(link, id).and_then(|search| search.place()) {
+            sending!(self).send(link, Role::Pull, id.short(), Body::SourceFailed { source });
+        }
+        self.ask_next(now, link, id);
     }
 
     /// Asks the next of the nodes that the owner has named, and last the owner.
@@ -124,7 +131,7 @@ impl Fetching<'_> {
         loop {
             self.transfers.set_search_limit(link, id, None);
             let Some(search) = self.transfers.search_mut(link, id) else { return };
-            let Some(node) = search.next_source(now) else { return self.ask_owner(now, link, id) };
+            let Some(node) = search.next_source(now, &self.config.name) else { return self.ask_owner(now, link, id) };
             if self.relays.is_unreachable(now, &node) {
                 continue;
             }
@@ -207,16 +214,43 @@ impl Fetching<'_> {
                 SearchStage::Asked(to, pull) => pull_slots!(self).cancel_named(to, pull),
                 SearchStage::Idle => {}
             }
-            self.ask_next(now, link, id);
+            self.source_failed(now, link, id);
         }
     }
 
-    /// Handles the end of a request to a node that the owner has named: the version does not come from there.
-    pub(super) fn named_node_failed(&mut self, now: Time, (to, pull): (LinkId, PullId), redirect: &Redirect) {
+    /// Handles the end of a request to a node that the owner has named: the version does not come from there. It has fetches of its own
+    /// if the link to the owner has ended before.
+    pub(super) fn named_node_failed(
+        &mut self,
+        now: Time,
+        (to, pull): (LinkId, PullId),
+        (redirect, orphans): (&Redirect, &Readers),
+        why: &str,
+    ) {
         let (link, id) = (redirect.owner, redirect.request);
         if self.transfers.search_mut(link, id).is_some_and(|search| search.asked() == Some((to, pull))) {
-            self.ask_next(now, link, id);
+            return self.source_failed(now, link, id);
         }
+        let owner = &redirect.owner_name;
+        let text =
+            format!("the link to node {owner:?} was lost, and a node to which that has sent this one failed: {why}");
+        self.fail_readers(orphans, &Failure::new(FailureCode::PeerLost, text));
+    }
+
+    /// Lets fetches whose owner's link has ended wait for the node that sends them the version: its digest is known here. Returns those
+    /// for which there is none.
+    pub(super) fn stay_with_relay(&mut self, search: Option<&Search>, readers: Readers) -> Readers {
+        let Some((to, named)) = search.and_then(Search::asked) else { return readers };
+        let orphans: Readers = readers.into_iter().filter(|op| self.sessions.op(*op).is_some()).collect();
+        let Some(p) = self.transfers.pull_mut(to, named).filter(|_| !orphans.is_empty()) else {
+            pull_slots!(self).cancel_named(to, named);
+            return orphans;
+        };
+        p.add_readers(orphans);
+        for op in p.readers() {
+            self.sessions.set_fetch_stage(*op, FetchStage::Pulling(to, named));
+        }
+        smallvec![]
     }
 
     /// Lets a node that is asked take as long as it takes until there is room here.
@@ -276,14 +310,16 @@ impl Fetching<'_> {
             return memory!(self).release(blob);
         };
         let (kind, path, peer) = (l.kind(), l.path(), l.peer().name.clone());
-        let Some(pull) = self.transfers.end_pull(link, id) else { return memory!(self).release(blob) };
+        let Some(mut pull) = self.transfers.end_pull(link, id) else { return memory!(self).release(blob) };
+        let (orphans, _) = pull.take_readers();
         if redirect.digest != digest && !self.config.rules.breaks(Broken::BelievesRelays) {
             if let Some(untold) = self.failure_rate.next(now) {
                 self.actions.report(NodeEvent::RelayRefused { key: pull.key, peer, untold });
             }
             self.meters.relay_refused();
             memory!(self).release(blob);
-            return self.named_node_failed(now, (link, id), &redirect);
+            let why = format!("node {:?} has sent other bytes", self.links.peer_name(link));
+            return self.named_node_failed(now, (link, id), (&redirect, &orphans), &why);
         }
         let held = Held { blob, identity: redirect.identity };
         self.keep_base(link, &pull, Some(held), &header);
@@ -294,6 +330,8 @@ impl Fetching<'_> {
         let search = self.transfers.search_mut(redirect.owner, redirect.request);
         if search.is_some_and(|search| search.asked() == Some((link, id))) {
             self.came_elsewhere(now, (redirect.owner, redirect.request), held, Some(carried));
+        } else {
+            self.hand_out(now, link, &pull, orphans, held.blob, Some(carried));
         }
         memory!(self).release(blob);
     }

@@ -31,7 +31,7 @@ impl Room<'_> {
         self.keys.set_source(blob, Source::Pool(Box::new(range)));
         let Some((domain, flow)) = asks else { return };
         let want = Want::Flow(link, flow);
-        let waits = self.landing.pools().get(&domain).is_none_or(|pool| pool.wants().contains(&want));
+        let waits = self.landing.pools().get(&domain).is_none_or(|pool| pool.wants().any(|other| other == want));
         let contended = self.landing.is_contended(domain);
         if !waits && (contended || !self.landing.try_slots(self.common.latest, domain, (link, flow), self.actions)) {
             self.want(domain, want);
@@ -46,7 +46,11 @@ impl Room<'_> {
             Want::Copy(id) => copies.get(id).is_some_and(|copying| copying.needs().is_some()),
             Want::Flow(..) => true,
         };
-        if let Some(bytes) = self.landing.want(self.common.latest, domain, want, waits) {
+        let number = match want {
+            Want::Pull(link, id) => transfers.number_in_queue(link, id),
+            Want::Flow(..) | Want::Copy(_) => None,
+        };
+        if let Some(bytes) = self.landing.want(self.common.latest, domain, (number, want), waits) {
             let tenant = self.config.tenants.name(domain);
             self.actions.report(NodeEvent::PoolFull { domain, tenant, bytes });
         }

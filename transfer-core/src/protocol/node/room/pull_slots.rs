@@ -68,12 +68,13 @@ impl PullSlots<'_> {
                 p.ask(now);
                 p.tell_of_memory();
                 let search = p.redirect().map(|redirect| (redirect.owner, redirect.request));
+                let deadline = search.and_then(|(link, id)| self.first_deadline(link, id));
                 if let Some((link, id)) = search
                     && let Some(search) = self.transfers.search_mut(link, id)
                 {
                     // The node had to wait for room here.
-                    if search.limit.is_none() {
-                        search.extend(now, search.deadline);
+                    if let Some(deadline) = deadline.filter(|_| search.limit.is_none()) {
+                        search.begin_anew(now, deadline);
                     }
                     let limit = search.limit_from(now);
                     self.transfers.set_search_limit(link, id, Some(limit));
@@ -91,6 +92,12 @@ impl PullSlots<'_> {
                 room!(self).drop_slot(link, slot);
             }
         }
+    }
+
+    /// Returns when the first of the fetches ends that wait for a request.
+    fn first_deadline(&self, link: LinkId, id: PullId) -> Option<Time> {
+        let readers = self.transfers.pull(link, id)?.readers();
+        readers.iter().filter_map(|op| self.sessions.op(*op)).map(|op| op.deadline).min()
     }
 
     /// Returns the request that a peer names by this index. An unknown index is a violation.
