@@ -1,15 +1,20 @@
 //! A version that many nodes fetch at a time: it spreads through them.
 
+use std::fs::{File, OpenOptions, read_to_string};
+use std::os::unix::fs::FileExt;
 use std::time::Duration;
 use transfer_tests::calls::Pending;
 use transfer_tests::http::get;
-use transfer_tests::{Fetched, Scene, Sidecar, Spec, Worker, poll};
+use transfer_tests::{Fetched, Scene, Sidecar, Spec, Worker, pattern, poll};
 
 /// The length of a version that spreads: from 4 MiB on they do.
 const LEN: u64 = 24 << 20;
 
 /// The nodes that read it.
 const READERS: usize = 7;
+
+/// How many versions are pushed at most until one has spread as a test needs it: the owner answers itself where it is idle.
+const MAX_VERSIONS: u64 = 30;
 
 /// How long a fetch may take: a node that takes a sixth of this is not waited for.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(60);
@@ -124,4 +129,120 @@ fn node_that_dies_while_it_is_waited_for_harms_nobody() {
         sent => Err(sent),
     });
     drop((pusher, readers));
+}
+
+/// Pushes a version that one node fetches, so that it is named first when others ask, and lets these ask. Returns their fetches.
+fn fetch_behind_the_first(
+    pusher: &mut Worker,
+    readers: &mut [Worker],
+    version: u64,
+    then: impl FnOnce(&Spec),
+) -> (Spec, Vec<Pending<Fetched>>) {
+    let spec = Spec::bytes(LEN, version);
+    pusher.push("w", spec.clone()).version(version).get();
+    assert_eq!(readers[0].fetch("w").at_least(version).timeout(FETCH_TIMEOUT).get().sum, spec.sum());
+    then(&spec);
+    let ask = |reader: &mut Worker| reader.fetch("w").at_least(version).timeout(FETCH_TIMEOUT).start();
+    let fetches = readers[1..].iter_mut().map(ask).collect();
+    (spec, fetches)
+}
+
+/// Waits until a node is sent to another one, or all have the version. Returns whether one is.
+fn is_redirected(scene: &Scene, before: u64, version: u64) -> bool {
+    let is_redirected = poll(|| match sample(scene.a(), "transfer_redirects_total", "") {
+        all if all > before => Ok(true),
+        _ => match served(scene.a()) + relayed(&scene.nodes) {
+            sent if sent == READERS as u64 * (version - 1) => Ok(false),
+            sent => Err(sent),
+        },
+    });
+    is_redirected.unwrap_or_else(|sent| panic!("{sent} copies were sent"))
+}
+
+/// The node that has the version is killed, or stops and goes on only after the test, as soon as others are sent to it.
+// Promise: spreading, seen to fail
+#[test]
+fn node_that_is_killed_or_stops_while_it_sends_harms_nobody() {
+    for is_killed in [true, false] {
+        let (mut scene, mut pusher, mut readers) = cluster();
+        let has_spread = (2..MAX_VERSIONS).any(|version| {
+            let before = sample(scene.a(), "transfer_redirects_total", "");
+            let (spec, fetches) = fetch_behind_the_first(&mut pusher, &mut readers, version, |_| {});
+            let is_redirected = is_redirected(&scene, before, version);
+            if is_redirected {
+                match is_killed {
+                    true => scene.nodes[1].kill(),
+                    false => scene.nodes[1].freeze(),
+                }
+            }
+            for fetch in fetches {
+                let fetched = fetch.get();
+                assert_eq!((fetched.version, fetched.sum, fetched.report.bytes), (version, spec.sum(), LEN));
+            }
+            is_redirected
+        });
+        assert!(has_spread, "no version has spread");
+        // They can be read by nodes that come later, too.
+        let late = readers[3].fetch("w").timeout(FETCH_TIMEOUT).get();
+        assert_eq!(late.sum, Spec::bytes(LEN, late.version).sum());
+        if !is_killed {
+            scene.nodes[1].go_on();
+        }
+        drop((pusher, readers));
+    }
+}
+
+/// Changes a byte of what lies in the memory of a sidecar. Returns whether it was there.
+fn damage(node: &Sidecar, bytes: &[u8]) -> bool {
+    let folder = format!("/proc/{}", node.process_id());
+    let memory = OpenOptions::new().read(true).write(true).open(format!("{folder}/mem")).expect("its memory");
+    let maps = read_to_string(format!("{folder}/maps")).expect("its mappings");
+    let ranges = maps.lines().filter(|line| line.contains("memfd:")).filter_map(|line| {
+        let (begin, end) = line.split_once(' ')?.0.split_once('-')?;
+        Some((u64::from_str_radix(begin, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
+    });
+    let found: Vec<u64> = ranges.flat_map(|range| places_of(&memory, range, bytes)).collect();
+    for place in &found {
+        memory.write_all_at(&[!bytes[0]], *place).expect("it is written");
+    }
+    !found.is_empty()
+}
+
+/// Returns where these bytes lie in a range of a process's memory. What a worker pushes or fetches begins at multiples of 64 bytes.
+fn places_of(memory: &File, (begin, end): (u64, u64), bytes: &[u8]) -> Vec<u64> {
+    const AT_ONCE: u64 = 1 << 20;
+    let mut found = Vec::new();
+    let mut buffer = vec![0; AT_ONCE as usize];
+    for from in (begin..end).step_by(AT_ONCE as usize) {
+        let len = AT_ONCE.min(end - from) as usize;
+        if memory.read_exact_at(&mut buffer[..len], from).is_err() {
+            continue;
+        }
+        let places = (0..len).step_by(64).filter(|at| buffer[*at..len].starts_with(bytes));
+        found.extend(places.map(|at| from + at as u64));
+    }
+    found
+}
+
+/// A node's memory is damaged after it has compared a version, and before it sends that on.
+// Promise: spreading, seen to fail
+#[test]
+fn version_that_a_node_has_damaged_comes_from_its_owner() {
+    let (scene, mut pusher, mut readers) = cluster();
+    let is_refused = (2..MAX_VERSIONS).any(|version| {
+        let damage = |spec: &Spec| {
+            // Not from the beginning: the bytes of a short tensor may lie there, too.
+            let bytes = &pattern::bytes_of(spec)[LEN as usize / 2..][..64];
+            assert!(damage(&scene.nodes[1], bytes), "version {version} is kept to be sent on");
+        };
+        let (spec, fetches) = fetch_behind_the_first(&mut pusher, &mut readers, version, damage);
+        for fetch in fetches {
+            let fetched = fetch.get();
+            assert_eq!((fetched.version, fetched.sum, fetched.report.bytes), (version, spec.sum(), LEN));
+        }
+        total(&scene, "transfer_relays_refused_total") > 0
+    });
+    assert!(is_refused, "no node has sent the version that it has damaged");
+    drop((pusher, readers));
+    scene.end();
 }

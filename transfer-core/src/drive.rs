@@ -269,6 +269,12 @@ impl<M> Driver<M> {
         self.node.request(now, session, request);
     }
 
+    /// Handles the passing of time; see [`Node::timeout`].
+    pub fn timeout(&mut self, now: Time) {
+        let Driver { node, fabrics, links, .. } = self;
+        node.timeout(now, |link| fabrics[links.get(&link)?.fabric].signs(link));
+    }
+
     /// Polls every fabric once and hands their events to the node. Returns whether anything happened.
     pub fn poll_fabrics(&mut self, now: Time, memory: &impl HeaderMemory) -> bool {
         self.hear_fabrics(now, memory, |fabric, sink| fabric.poll(sink))

@@ -21,6 +21,13 @@ const RELAY_TIMEOUT: Duration = Duration::from_secs(10);
 /// The rate, in bytes per second, below which a link is given up for another one.
 const SLOW_RATE: u64 = 50_000_000;
 
+/// The longest time between two looks at whether a node shows a sign of life that is asked for a version. It has to show one between each
+/// two.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// The part of the time that is left for a fetch that lies between two such looks at most.
+const LOOKS: u32 = 20;
+
 /// How long a link to a node that was named by REDIRECT may take to come up.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -75,11 +82,6 @@ impl Redirect {
     }
 }
 
-/// Returns the time at which half of what is left until a deadline has passed.
-fn half_way(now: Time, deadline: Time) -> Time {
-    now + deadline.since(now) / 2
-}
-
 /// Returns how long a node may take to send a version of this length, before it counts as slow.
 pub(super) fn relay_limit(len_bytes: u64) -> Duration {
     RELAY_TIMEOUT + Duration::from_secs(len_bytes / SLOW_RATE)
@@ -112,27 +114,65 @@ pub(super) struct Search {
     tried: usize,
     /// When the owner is asked at the latest, so that there is time for that.
     until: Time,
-    /// When the node that is asked is given up.
+    /// When the node that is asked is given up, whatever it does.
     pub(super) limit: Option<Time>,
+    look_every: Duration,
+    /// When it is looked whether that node has shown a sign of life.
+    look_at: Option<Time>,
+    /// How many it had shown when it was looked last.
+    signs: Option<u64>,
 }
 
 impl Search {
     /// Begins a search for fetches of which the first ends at the deadline. At most half of the time that it has is for the search.
     pub(super) fn new(now: Time, redirect: Redirect, deadline: Time) -> Search {
-        let until = half_way(now, deadline);
-        Search { redirect: Arc::new(redirect), stage: SearchStage::Idle, tried: 0, until, limit: None }
+        let mut search = Search {
+            redirect: Arc::new(redirect),
+            stage: SearchStage::Idle,
+            tried: 0,
+            until: now,
+            limit: None,
+            look_every: LOOK_EVERY,
+            look_at: None,
+            signs: None,
+        };
+        search.begin_anew(now, deadline);
+        search
     }
 
     /// Gives the search half of the time that is left for the fetch that ends first.
     pub(super) fn begin_anew(&mut self, now: Time, deadline: Time) {
-        self.until = half_way(now, deadline);
+        self.until = self.half_way(now, deadline);
+        self.look_every = LOOK_EVERY.min(deadline.since(now) / LOOKS);
     }
 
-    /// Leaves half of its time to a fetch that has come later, and may end earlier. Returns when the node that is being asked is
-    /// given up, if that is earlier now.
-    pub(super) fn hurry(&mut self, now: Time, deadline: Time) -> Option<Time> {
-        self.until = self.until.min(half_way(now, deadline));
-        self.limit.filter(|limit| *limit > self.until).map(|_| self.until)
+    /// Leaves half of its time to a fetch that has come later, and may end earlier.
+    pub(super) fn hurry(&mut self, now: Time, deadline: Time) {
+        self.until = self.until.min(self.half_way(now, deadline));
+        self.look_every = self.look_every.min(deadline.since(now) / LOOKS);
+        self.limit = self.limit.map(|limit| limit.min(self.until));
+    }
+
+    /// Returns the time at which half of what is left until a deadline has passed. If that is not enough for the version over a slow link,
+    /// it is now: the fetch would fail where the owner alone would be in time.
+    fn half_way(&self, now: Time, deadline: Time) -> Time {
+        let half = deadline.since(now) / 2;
+        let slow = Duration::from_secs(self.redirect.meta.len_bytes() / SLOW_RATE);
+        if half < slow { now } else { now + half }
+    }
+
+    /// Notes how many signs of life the node that is asked has shown until now. Returns whether it has shown any since the last look. If
+    /// their number is not known, nobody looks again.
+    pub(super) fn look(&mut self, now: Time, signs: Option<u64>) -> bool {
+        let is_alive = signs.is_none() || self.signs != signs;
+        (self.signs, self.look_at) = (signs, signs.map(|_| now + self.look_every));
+        is_alive
+    }
+
+    /// Returns when the node that is asked is given up, or looked at.
+    pub(super) fn wakes_at(&self) -> Option<Time> {
+        let limit = self.limit?;
+        Some(self.look_at.map_or(limit, |look| look.min(limit)))
     }
 
     /// Returns the place of the node that is asked among those that the owner has named, where one is.
@@ -153,13 +193,15 @@ impl Search {
         None
     }
 
-    /// Returns when the node that is now being asked, or connected to, is given up.
-    pub(super) fn limit_from(&self, now: Time) -> Time {
+    /// Sets when the node that is now being asked, or connected to, is given up.
+    pub(super) fn begin_limit(&mut self, now: Time) {
         let limit = match self.stage {
             SearchStage::Connecting(_) => CONNECT_TIMEOUT,
             SearchStage::Idle | SearchStage::Asked(..) => relay_limit(self.redirect.meta.len_bytes()),
         };
-        (now + limit).min(self.until)
+        self.limit = Some((now + limit).min(self.until));
+        let looks = matches!(self.stage, SearchStage::Asked(..));
+        (self.look_at, self.signs) = (looks.then(|| now + self.look_every), None);
     }
 
     /// Returns the request by which a node was asked.
@@ -254,5 +296,35 @@ impl Relays {
     #[cfg(test)]
     pub(super) fn waiting(&self) -> usize {
         self.waiting.values().map(BTreeSet::len).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::slab::Id;
+    use crate::tensor::DType;
+
+    // Promise: spreading, seen to fail
+    #[test]
+    fn fetch_with_too_little_time_for_two_tries_goes_to_the_owner() {
+        let name = |text| Name::new(text).unwrap();
+        // At 50 MB/s it takes 20 s.
+        let meta = TensorMeta::of(DType::U8, &[1_000_000_000]).unwrap();
+        for (seconds, is_asked) in [(39, false), (40, true)] {
+            let redirect = Redirect {
+                owner: LinkId(1),
+                request: Id::from_u64(0),
+                owner_name: name("owner"),
+                incarnation: 1,
+                identity: NonZeroU64::MIN,
+                version: Version(1),
+                digest: [0; 16],
+                meta: meta.clone(),
+                sources: vec![name("here"), name("other")],
+            };
+            let mut search = Search::new(Time(0), redirect, Time(0) + Duration::from_secs(seconds));
+            assert_eq!(search.next_source(Time(0), &name("here")), is_asked.then(|| name("other")), "{seconds} s");
+        }
     }
 }

@@ -131,6 +131,10 @@ impl<F: Fabric + ?Sized> Fabric for SingleRail<F> {
         self.inner.poll(sink)
     }
 
+    fn signs(&self, link: LinkId) -> Option<u64> {
+        self.inner.signs(link)
+    }
+
     fn arm(&mut self) {
         self.inner.arm();
     }

@@ -71,7 +71,7 @@ impl Run {
             active = true;
         }
         if self.driver.node.next_deadline().is_some_and(|at| at <= now) {
-            self.driver.node.timeout(now);
+            self.driver.timeout(now);
             active = true;
         }
         if let Some(free) = self.boards.take_free() {

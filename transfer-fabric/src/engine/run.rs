@@ -593,7 +593,7 @@ impl Run {
         }
         self.work(now);
         while self.driver.node.is_ending() {
-            self.driver.node.timeout(now);
+            self.driver.timeout(now);
             self.work(now);
         }
     }

@@ -15,17 +15,24 @@ pub(super) struct Credits {
     free: u32,
     ours: u32,
     owed: u32,
+    /// How many slots of this side the peer has used in all.
+    used: u64,
 }
 
 impl Credits {
     /// Creates the credits of a link. The peer has `of_peer` receive slots, and this side has `ours`.
     pub(super) fn new(of_peer: u32, ours: u32) -> Credits {
-        Credits { of_peer, free: of_peer, ours, owed: 0 }
+        Credits { of_peer, free: of_peer, ours, owed: 0, used: 0 }
     }
 
     /// Returns how many receive slots of the peer are free.
     pub(super) fn free(&self) -> u32 {
         self.free
+    }
+
+    /// Returns how many slots of this side the peer has used in all.
+    pub(super) fn used(&self) -> u64 {
+        self.used
     }
 
     /// Returns how many slots of this side the peer has used and does not know to be free again.
@@ -59,6 +66,7 @@ impl Credits {
             return Err(format!("it used more than its {} receive slots", self.ours));
         }
         self.owed += 1;
+        self.used += 1;
         Ok(self.is_owed_much())
     }
 

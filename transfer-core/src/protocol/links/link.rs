@@ -47,6 +47,11 @@ impl Link {
         }
     }
 
+    /// Returns how many messages and immediates of the peer have come.
+    pub(crate) fn heard(&self) -> u64 {
+        self.credits.used()
+    }
+
     /// Returns the peer.
     pub(crate) fn peer(&self) -> &PeerInfo {
         &self.peer

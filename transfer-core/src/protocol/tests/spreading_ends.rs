@@ -11,7 +11,7 @@ use crate::op::{Answer, Failure, FailureCode, OpId, Reply, Request};
 use crate::protocol::Tenant;
 use crate::protocol::landing::Want;
 use crate::tensor::{Select, Version};
-use crate::wire::message::{Body, Role};
+use crate::wire::message::{Body, Message, Role};
 use std::time::Duration;
 
 // Promise: spreading, seen to fail
@@ -132,4 +132,78 @@ fn reader_goes_on_with_a_node_when_the_link_to_the_owner_ends() {
     assert!(solo.sent.iter().all(|message| message.body.name() != "CANCEL"));
     solo.request(Request::Cancel { op: OpId(1) });
     assert_eq!((last(&solo), solo.sent.last().unwrap().index), ("CANCEL", solo.last("RELAY_REQUEST").index));
+}
+
+fn is_given_up(solo: &Solo) -> bool {
+    solo.sent.iter().any(|message| message.body.name() == "SOURCE_FAILED")
+}
+
+/// Lets time pass in steps, and `shows` signs of life between them. Returns for how long the node is not given up; at most that long.
+fn patience(solo: &mut Solo, steps: u32, step: Duration, mut shows: impl FnMut(&mut Solo)) -> Duration {
+    for waited in 1..=steps {
+        solo.wait(step);
+        if is_given_up(solo) {
+            return waited * step;
+        }
+        shows(solo);
+    }
+    steps * step
+}
+
+// Promise: spreading, seen to fail
+#[test]
+fn node_that_shows_no_sign_of_life_is_given_up_in_a_second_or_a_tenth_of_the_time() {
+    let step = Duration::from_millis(50);
+    for (timeout, given_up_after) in [(FETCH_TIMEOUT, 1000), (Duration::from_secs(4), 400)] {
+        let mut solo = searcher(timeout);
+        let index = redirect(&mut solo, [OTHER_NAME; 3]);
+        let waited = patience(&mut solo, 100, step, |_| {});
+        assert_eq!(waited, Duration::from_millis(given_up_after), "a node that has stopped");
+        solo.at = LINK;
+        solo.grant();
+        assert_eq!((last(&solo), solo.sent.last().unwrap().index), ("TENSOR_RE_REQUEST", index));
+        assert_eq!(solo.ended, None);
+    }
+    // One that waits itself answers.
+    let mut solo = searcher(FETCH_TIMEOUT);
+    redirect(&mut solo, [OTHER_NAME; 3]);
+    let answers = |solo: &mut Solo| {
+        let ping = solo.sent.iter().rposition(|message| message.body.name() == "PING");
+        if let Some(ping) = ping {
+            let Message { role, index, .. } = solo.sent.remove(ping);
+            solo.at = OTHER;
+            solo.hear(role, index, Body::Pong);
+        }
+    };
+    assert_eq!(patience(&mut solo, 190, step, answers), Duration::from_millis(9500));
+}
+
+// Promise: spreading, seen to fail
+#[test]
+fn node_that_writes_is_given_up_where_no_byte_comes() {
+    let step = Duration::from_millis(50);
+    // The bytes that have come; none where a device moves them, whatever the process does.
+    let cases: [(Option<u64>, u64, u64); 3] = [(Some(0), 0, 1000), (Some(0), 1, 9500), (None, 0, 9500)];
+    for (signs, grows, given_up_after) in cases {
+        let mut solo = searcher(FETCH_TIMEOUT);
+        redirect(&mut solo, [OTHER_NAME; 3]);
+        describe(&mut solo, OTHER, "RELAY_REQUEST", LEN);
+        solo.grant();
+        solo.signs = signs;
+        let more = |solo: &mut Solo| solo.signs = solo.signs.map(|signs| signs + grows);
+        assert_eq!(
+            patience(&mut solo, 190, step, more),
+            Duration::from_millis(given_up_after),
+            "{signs:?}, {grows} more"
+        );
+    }
+}
+
+/// A node whose worker has asked the owner, and waits for as long as this.
+fn searcher(timeout: Duration) -> Solo {
+    let mut solo = reader();
+    let before = solo.last("TENSOR_REQUEST").index;
+    fetch_for(&mut solo, Select::AtLeast(Version(1)), timeout);
+    assert_ne!(solo.last("TENSOR_REQUEST").index, before, "a request of its own");
+    solo
 }

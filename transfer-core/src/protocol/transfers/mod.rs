@@ -274,14 +274,27 @@ impl Transfers {
 
     /// Sets when the node is given up that a search has got to. `None`: it is not.
     pub(super) fn set_search_limit(&mut self, link: LinkId, id: PullId, limit: Option<Time>) {
-        let Some(search) = self.search_mut(link, id) else { return };
-        let before = std::mem::replace(&mut search.limit, limit);
+        self.change_search(link, id, |search| search.limit = limit);
+    }
+
+    /// Changes a search, and with it perhaps when the node that it has got to is given up or looked at.
+    pub(super) fn change_search<T>(
+        &mut self,
+        link: LinkId,
+        id: PullId,
+        change: impl FnOnce(&mut Search) -> T,
+    ) -> Option<T> {
+        let search = self.search_mut(link, id)?;
+        let before = search.wakes_at();
+        let changed = change(search);
+        let after = search.wakes_at();
         if let Some(at) = before {
             self.stalling.remove(&(at, link, id));
         }
-        if let Some(at) = limit {
+        if let Some(at) = after {
             self.stalling.insert((at, link, id));
         }
+        Some(changed)
     }
 
     /// Returns the number in the queue for room of the fetches for which a request is, if they have one.
@@ -310,16 +323,14 @@ impl Transfers {
         Some(search)
     }
 
-    /// Returns when the node is given up next that a search has got to.
+    /// Returns when a node is given up or looked at next that a search has got to.
     pub(super) fn stalls_at(&self) -> Option<Time> {
         self.stalling.first().map(|(at, ..)| *at)
     }
 
-    /// Takes a request whose search gives up the node that it has got to.
-    pub(super) fn take_stalled(&mut self, now: Time) -> Option<(LinkId, PullId)> {
-        let (_, link, id) = self.stalling.first().copied().filter(|(at, ..)| *at <= now)?;
-        self.set_search_limit(link, id, None);
-        Some((link, id))
+    /// Returns a request whose search gives up or looks at the node that it has got to. The caller changes that search.
+    pub(super) fn stalled(&self, now: Time) -> Option<(LinkId, PullId)> {
+        self.stalling.first().filter(|(at, ..)| *at <= now).map(|(_, link, id)| (*link, *id))
     }
 
     /// Notes that a request of a peer holds the version of another node, and waits for a slot.

@@ -388,7 +388,7 @@ impl Cluster {
         for _ in 0..1000 {
             let n = &mut self.nodes[node];
             if n.driver.node.next_deadline().is_some_and(|at| at <= now) {
-                n.driver.node.timeout(now);
+                n.driver.timeout(now);
             }
             let mut actions = VecDeque::new();
             while {

@@ -104,7 +104,9 @@ impl Node {
             Body::Ping => sending!(self).send(link, role, index, Body::Pong),
             Body::Pong => match role {
                 Role::Push => calls!(self).pong(link, index),
-                Role::Pull | Role::Counter => self.operator_pong(link, index),
+                Role::Pull => self.operator_pong(link, index),
+                // A node that was asked for a version has shown a sign of life.
+                Role::Counter => {}
             },
             Body::Ack => {}
             Body::Unchanged { version } => fetching!(self).pull_unchanged(now, link, index, version),

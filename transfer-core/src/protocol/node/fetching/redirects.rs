@@ -11,6 +11,7 @@ use crate::protocol::action::HostAction;
 use crate::protocol::events::NodeEvent;
 use crate::protocol::ids::{BlobId, PullId};
 use crate::protocol::keys::Blob;
+use crate::protocol::links::Link;
 use crate::protocol::node::flows::Fetching;
 use crate::protocol::node::replies::Carried;
 use crate::protocol::relays::{Proof, Redirect, Search, SearchStage};
@@ -112,9 +113,7 @@ impl Fetching<'_> {
         if let Some(p) = self.transfers.pull_mut(link, first) {
             p.add_readers(readers);
         }
-        if let Some(limit) = self.transfers.search_mut(link, first).and_then(|search| search.hurry(now, deadline)) {
-            self.transfers.set_search_limit(link, first, Some(limit));
-        }
+        self.transfers.change_search(link, first, |search| search.hurry(now, deadline));
         next
     }
 
@@ -145,10 +144,10 @@ impl Fetching<'_> {
     }
 
     fn set_stage(&mut self, now: Time, (link, id): (LinkId, PullId), stage: SearchStage) {
-        let Some(search) = self.transfers.search_mut(link, id) else { return };
-        search.stage = stage;
-        let limit = search.limit_from(now);
-        self.transfers.set_search_limit(link, id, Some(limit));
+        self.transfers.change_search(link, id, |search| {
+            search.stage = stage;
+            search.begin_limit(now);
+        });
     }
 
     /// Asks a node that the owner has named. Returns `false` if that is not possible.
@@ -205,17 +204,44 @@ impl Fetching<'_> {
         self.transfers.searches_where(|search| matches!(&search.stage, SearchStage::Connecting(to) if to == node))
     }
 
-    /// Gives up the nodes that have taken too long, and asks others.
-    pub(in crate::protocol::node) fn end_stalled(&mut self, now: Time) {
-        while let Some((link, id)) = self.transfers.take_stalled(now) {
-            let Some(search) = self.transfers.search_mut(link, id) else { continue };
-            match search.stage.clone() {
+    /// Gives up the nodes that have taken too long, or show no sign of life, and asks others.
+    pub(in crate::protocol::node) fn end_stalled(&mut self, now: Time, signs: &dyn Fn(LinkId) -> Option<u64>) {
+        while let Some((link, id)) = self.transfers.stalled(now) {
+            let Some(search) = self.transfers.search_mut(link, id) else { return };
+            let (stage, is_over) = (search.stage.clone(), search.limit.is_none_or(|limit| limit <= now));
+            if let SearchStage::Asked(to, pull) = stage
+                && !is_over
+                && self.is_alive(now, (link, id), (to, pull), signs)
+            {
+                continue;
+            }
+            self.transfers.set_search_limit(link, id, None);
+            match stage {
                 SearchStage::Connecting(node) => self.relays.not_reached(now, &node),
                 SearchStage::Asked(to, pull) => pull_slots!(self).cancel_named(to, pull),
                 SearchStage::Idle => {}
             }
             self.source_failed(now, link, id);
         }
+    }
+
+    /// Whether a node that is asked has shown a sign of life since the last look. It is asked for the next one.
+    fn is_alive(
+        &mut self,
+        now: Time,
+        (link, id): (LinkId, PullId),
+        (to, pull): (LinkId, PullId),
+        signs: &dyn Fn(LinkId) -> Option<u64>,
+    ) -> bool {
+        // A message of a node that writes may be behind what it writes, so only the fabric knows then.
+        let is_written = self.transfers.pull(to, pull).is_some_and(|p| p.slot.is_some());
+        let heard = self.links.get(to).map(Link::heard).filter(|_| !is_written);
+        let signs = signs(to).or(heard);
+        let is_alive = self.transfers.change_search(link, id, |search| search.look(now, signs)).unwrap_or(false);
+        if is_alive && signs.is_some() {
+            sending!(self).send(to, Role::Counter, pull.short(), Body::Ping);
+        }
+        is_alive
     }
 
     /// Handles the end of a request to a node that the owner has named: the version does not come from there. It has fetches of its own

@@ -69,15 +69,14 @@ impl PullSlots<'_> {
                 p.tell_of_memory();
                 let search = p.redirect().map(|redirect| (redirect.owner, redirect.request));
                 let deadline = search.and_then(|(link, id)| self.first_deadline(link, id));
-                if let Some((link, id)) = search
-                    && let Some(search) = self.transfers.search_mut(link, id)
-                {
-                    // The node had to wait for room here.
-                    if let Some(deadline) = deadline.filter(|_| search.limit.is_none()) {
-                        search.begin_anew(now, deadline);
-                    }
-                    let limit = search.limit_from(now);
-                    self.transfers.set_search_limit(link, id, Some(limit));
+                if let Some((link, id)) = search {
+                    self.transfers.change_search(link, id, |search| {
+                        // The node had to wait for room here.
+                        if let Some(deadline) = deadline.filter(|_| search.limit.is_none()) {
+                            search.begin_anew(now, deadline);
+                        }
+                        search.begin_limit(now);
+                    });
                 }
                 sending!(self).send(link, Role::Pull, pull.short(), Body::TensorReRequest { slot: grant });
             }
