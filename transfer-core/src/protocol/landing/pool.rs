@@ -200,17 +200,17 @@ impl Landing {
     }
 
     /// Adds a request for room to the queue, by its number if it has one. `waits` tells whether a pull or a copy in the queue still
-    /// waits. Returns the length of the pool if the operator is to be told that it is full.
+    /// waits.
     pub(crate) fn want(
         &mut self,
         now: Time,
         domain: Tenant,
         (number, want): (Option<u64>, Want),
         waits: impl Fn(Want) -> bool,
-    ) -> Option<u64> {
-        let number = number.or_else(|| self.number_in_queue(domain))?;
+    ) {
+        let Some(number) = number.or_else(|| self.number_in_queue(domain)) else { return };
         let Landing { pools, links, .. } = self;
-        let pool = pools.get_mut(&domain)?;
+        let Some(pool) = pools.get_mut(&domain) else { return };
         if pool.wants.len() >= pool.tidy_at {
             // While the first request waits, those behind it may come and end.
             pool.wants.retain(|_, want| match *want {
@@ -223,14 +223,19 @@ impl Landing {
         }
         pool.wants.insert(number, want);
         pool.full_since.get_or_insert(now);
-        let mut told = None;
-        if !pool.told.full && pool.told.at.is_none_or(|at| now.since(at) >= POOL_PAUSE) {
-            pool.told = ReportedState { full: true, at: Some(now) };
-            told = Some(pool.alloc.len_bytes());
-        }
         // Earlier requests may no longer want their room, and other flows may hold room that they do not use.
         self.serve_later(domain);
-        told
+    }
+
+    /// Notes that the first request has to wait: nothing is left that is kept and could be given up. Returns the length of the pool if
+    /// the operator is to be told that it is full.
+    pub(crate) fn is_full(&mut self, now: Time, domain: Tenant) -> Option<u64> {
+        let pool = self.pools.get_mut(&domain)?;
+        let is_due = !pool.told.full && pool.told.at.is_none_or(|at| now.since(at) >= POOL_PAUSE);
+        is_due.then(|| {
+            pool.told = ReportedState { full: true, at: Some(now) };
+            pool.alloc.len_bytes()
+        })
     }
 
     /// Whether there are pools whose queues are to be served, or many flows whose idle slots are to be counted again.

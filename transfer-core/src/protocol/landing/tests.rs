@@ -190,7 +190,10 @@ fn full_pool_is_reported_once_and_served_in_order() {
     let (mut landing, mut actions) = landing(2);
     let (at, _) = ready(&mut landing, &mut actions, 1);
     let wants = [1, 2].map(|n| Want::Copy(CopyId::from_u64(n)));
-    let told = wants.map(|want| landing.want(NOW, USER, (None, want), |_| true));
+    let told = wants.map(|want| {
+        landing.want(NOW, USER, (None, want), |_| true);
+        landing.is_full(NOW, USER)
+    });
     assert_eq!(told, [Some(256), None]);
     landing.take_to_serve();
     landing.end_flow(NOW, at, &mut actions);

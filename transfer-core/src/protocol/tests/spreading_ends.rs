@@ -1,7 +1,7 @@
 //! Tests of versions that spread through their readers: nodes that fail, a link to the owner that ends, and fetches with different
 //! deadlines.
 
-use super::pair::bytes;
+use super::pair::{POOL_BYTES, Pair, bytes};
 use super::solo::{LINK, Solo};
 use super::spreading::{
     DIGEST, FAR_NAME, FETCH_TIMEOUT, LEN, OTHER, OTHER_NAME, THIRD, describe, fetch, fetch_for, has_fetched, land,
@@ -206,4 +206,22 @@ fn searcher(timeout: Duration) -> Solo {
     fetch_for(&mut solo, Select::AtLeast(Version(1)), timeout);
     assert_ne!(solo.last("TENSOR_REQUEST").index, before, "a request of its own");
     solo
+}
+
+#[test]
+fn room_of_what_is_kept_for_others_is_no_full_pool() {
+    let mut pair = Pair::with(|config| (config.fan_out, config.spreads_from) = (4, 1));
+    let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
+    for (k, kept) in [("k1", 1), ("k2", 2), ("k3", 2)] {
+        pair.push(w, k, bytes(POOL_BYTES * 2 / 5), 1, None);
+        pair.settle();
+        pair.fetch(r, k, Select::Latest);
+        pair.settle();
+        let (lease, ..) = pair.fetched(r);
+        pair.release(r, lease);
+        pair.settle();
+        let used = pair.nodes[1].node.state().snapshot(pair.world.now()).pools.remove(0).used;
+        assert_eq!(used / (POOL_BYTES * 2 / 5), kept, "{k}");
+    }
+    assert_eq!(pair.events[1], []);
 }

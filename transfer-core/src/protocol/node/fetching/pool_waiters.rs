@@ -24,6 +24,10 @@ impl Fetching<'_> {
                     if self.give_up_kept(domain) {
                         continue;
                     }
+                    if let Some(bytes) = self.landing.is_full(self.common.latest, domain) {
+                        let tenant = self.config.tenants.name(domain);
+                        self.actions.report(NodeEvent::PoolFull { domain, tenant, bytes });
+                    }
                     room!(self).reclaim(domain, want);
                     break;
                 }

@@ -1,7 +1,6 @@
 //! Room in the landing pools: slots for flows, and who waits.
 
 use crate::fabric::LinkId;
-use crate::protocol::events::NodeEvent;
 use crate::protocol::ids::{BlobId, FlowAt, SlotId};
 use crate::protocol::keys::Source;
 use crate::protocol::landing::Want;
@@ -50,9 +49,6 @@ impl Room<'_> {
             Want::Pull(link, id) => transfers.number_in_queue(link, id),
             Want::Flow(..) | Want::Copy(_) => None,
         };
-        if let Some(bytes) = self.landing.want(self.common.latest, domain, (number, want), waits) {
-            let tenant = self.config.tenants.name(domain);
-            self.actions.report(NodeEvent::PoolFull { domain, tenant, bytes });
-        }
+        self.landing.want(self.common.latest, domain, (number, want), waits);
     }
 }
