@@ -28,9 +28,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// The part of the time that is left for a fetch that lies between two such looks at most.
 const LOOKS: u32 = 20;
 
-/// How long a link to a node that was named by REDIRECT may take to come up.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-
 /// How long a node that was not reached is left out.
 const UNREACHABLE_FOR: Duration = Duration::from_secs(60);
 
@@ -196,7 +193,8 @@ impl Search {
     /// Sets when the node that is now being asked, or connected to, is given up.
     pub(super) fn begin_limit(&mut self, now: Time) {
         let limit = match self.stage {
-            SearchStage::Connecting(_) => CONNECT_TIMEOUT,
+            // As long as one that shows no sign of life.
+            SearchStage::Connecting(_) => 2 * self.look_every,
             SearchStage::Idle | SearchStage::Asked(..) => relay_limit(self.redirect.meta.len_bytes()),
         };
         self.limit = Some((now + limit).min(self.until));
