@@ -3,7 +3,7 @@
 
 use std::hint::black_box;
 use transfer_benches::Runner;
-use transfer_core::delta::{Applying, BLOCK_BYTES, Head, NotApplied, encode};
+use transfer_core::delta::{Buffers, Chain, NotApplied, encode};
 
 /// The length of a version: longer than what the caches hold.
 const LEN: usize = 128 << 20;
@@ -41,15 +41,18 @@ fn main() -> Result<(), NotApplied> {
 
 /// Applies a delta as the engine does.
 fn apply(base: &[u8], delta: &[u8], made: &mut [u8]) -> Result<(), NotApplied> {
-    let (head, rest) = delta.split_at(Head::BYTES);
-    let head = Head::read(&head.try_into().unwrap_or([0; Head::BYTES]), base.len() as u64)?;
-    let mut applying = Applying::begin(head, &rest[..head.index_bytes() as usize], delta.len() as u64)?;
-    let mut block = vec![0; BLOCK_BYTES];
-    while let Some(part) = applying.next_part() {
-        let (block, at) = (&mut block[..part.len], part.at as usize);
-        block.copy_from_slice(&base[at..][..part.len]);
-        applying.make(&part, block, &delta[part.from as usize..][..part.part_len])?;
-        made[at..][..part.len].copy_from_slice(block);
+    let read = |from: &[u8], at: u64, to: &mut [u8]| {
+        to.copy_from_slice(&from[at as usize..][..to.len()]);
+        Ok(())
+    };
+    let chain = Chain::read(base.len() as u64, delta.len() as u64, |at, to| read(delta, at, to))?;
+    let mut buffers = Buffers::default();
+    for section in 0..chain.sections() {
+        let write = |at: u64, block: &[u8]| {
+            made[at as usize..][..block.len()].copy_from_slice(block);
+            Ok(())
+        };
+        chain.make(section, &mut buffers, |at, to| read(base, at, to), |at, to| read(delta, at, to), write)?;
     }
-    applying.finish()
+    Ok(())
 }

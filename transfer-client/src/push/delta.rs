@@ -4,9 +4,10 @@ use crate::gathered::copy_threads;
 use crate::session::{Base, Held, OneCall, PushedBytes, Session};
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
-use transfer_core::delta::{Density, TooDense, encode};
+use transfer_core::delta::{Buffers, Density, Section, TooDense, encode_section, front, head_bytes, sample, section};
 use transfer_core::op::{Command, DeltaOf, Deltas, Push};
 use transfer_core::tensor::{Key, Version};
 use transfer_memory::arena::Block;
@@ -16,6 +17,9 @@ const MIN_SAVING: u64 = 2;
 
 /// The most threads that compare versions. A few fill the memory's bandwidth.
 const MAX_THREADS: usize = 4;
+
+/// Another thread is worth its start for so many sections of 1 MiB.
+const SECTIONS_PER_THREAD: u64 = 8;
 
 /// The delta of a push that asked for one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,13 +176,63 @@ fn try_make(
     let (arena, len) = (session.arena(), push.meta.len_bytes());
     let old = PushedBytes::new(arena, base.push.offset, &base.push.meta, base.push.ranges);
     let new = PushedBytes::new(arena, push.offset, &push.meta, push.ranges);
-    let made = encode(len, |at, to| old.read(at, to), |at, to| new.read(at, to), len / MIN_SAVING);
-    let made = made.map_err(|TooDense(found)| {
+    let made = encode_on_threads(len, &old, &new, len / MIN_SAVING);
+    let sections = made.map_err(|TooDense(found)| {
         *density = found;
         NoDelta::TooDense
     })?;
-    *density = made.density;
-    let mut block = session.allocate(made.bytes.len() as u64).map_err(|_| NoDelta::NoRoom)?;
-    block.as_bytes_mut().copy_from_slice(&made.bytes);
+    sections.iter().for_each(|section| *density += section.density);
+    let front = front(len, &sections);
+    let pieces = || std::iter::once(&front).chain(sections.iter().map(|section| &section.parts));
+    let bytes: usize = pieces().map(Vec::len).sum();
+    let mut block = session.allocate(bytes as u64).map_err(|_| NoDelta::NoRoom)?;
+    let mut rest = block.as_bytes_mut();
+    for piece in pieces() {
+        let (to, behind) = rest.split_at_mut(piece.len());
+        to.copy_from_slice(piece);
+        rest = behind;
+    }
     Ok((block, base))
+}
+
+/// Makes the sections of a delta on this thread and others beside it.
+fn encode_on_threads(
+    len: u64,
+    old: &PushedBytes<'_>,
+    new: &PushedBytes<'_>,
+    limit: u64,
+) -> Result<Vec<Section>, TooDense> {
+    sample(len, |at, to| old.read(at, to), |at, to| new.read(at, to), limit)?;
+    let (count, next, bytes) = (section::count(len), AtomicU64::new(0), AtomicU64::new(head_bytes(len)));
+    let work = || {
+        let (mut buffers, mut made) = (Buffers::default(), Vec::new());
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= count || bytes.load(Ordering::Relaxed) > limit {
+                return made;
+            }
+            let read = |at: u64, to: &mut [u8]| old.read(at, to);
+            let section = encode_section((len, number), &mut buffers, read, |at, to| new.read(at, to));
+            bytes.fetch_add(section.parts.len() as u64, Ordering::Relaxed);
+            made.push((number, section));
+        }
+    };
+    let threads = count.div_ceil(SECTIONS_PER_THREAD).min(copy_threads().clamp(1, MAX_THREADS) as u64);
+    let mut made = std::thread::scope(|scope| {
+        let start = |_| std::thread::Builder::new().name("transfer-push".into()).spawn_scoped(scope, work);
+        // Where the system allows no thread, this one does all.
+        let others: Vec<_> = (1..threads).filter_map(|number| start(number).ok()).collect();
+        let mut made = work();
+        for other in others {
+            made.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        }
+        made
+    });
+    if bytes.into_inner() > limit {
+        let mut density = Density::default();
+        made.iter().for_each(|(_, section)| density += section.density);
+        return Err(TooDense(density));
+    }
+    made.sort_unstable_by_key(|(number, _)| *number);
+    Ok(made.into_iter().map(|(_, section)| section).collect())
 }

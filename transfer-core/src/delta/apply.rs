@@ -1,6 +1,6 @@
-//! Applying a delta.
+//! Applying deltas.
 
-use super::{BLOCK_BYTES, FIXED_BYTES, Form, LAYOUT, LENGTH_BITS, MAGIC, SKIP, head_bytes};
+use super::{BLOCK_BYTES, Buffers, Form, LAYOUT, LENGTH_BITS, MAGIC, MAX_CHAIN, SKIP, head_bytes, section};
 use crate::wire::{Reader, WireError};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -14,80 +14,42 @@ pub enum NotApplied {
     /// The result is not the version.
     #[error("the delta makes other bytes than those of its version: its base is another one, or something was damaged")]
     OtherBytes,
+    /// This process was wrong: it has panicked, or the memory of the base, the delta or the result is not there.
+    #[error("the delta was not applied because of an error of this process, which standard error or the log has")]
+    Internal,
 }
 
-/// What a delta says of its version.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Head {
-    len: u64,
-    digest: [u8; 16],
+/// What stands in front of the parts of a delta.
+#[derive(Debug)]
+struct Front {
+    /// The digests of its sections.
+    digests: Vec<[u8; 16]>,
+    /// The form of each block and the length of its part, and where the parts of each section start.
+    index: Vec<(Form, u32)>,
+    sections: Vec<u64>,
+    /// Where it ends.
+    end: u64,
 }
 
-impl Head {
-    /// The length of a head, in bytes. The index follows.
-    pub const BYTES: usize = FIXED_BYTES;
-
-    /// Reads the head of a delta whose version has `len` bytes.
-    ///
-    /// # Errors
-    /// [`NotApplied::Malformed`].
-    pub fn read(bytes: &[u8; FIXED_BYTES], len: u64) -> Result<Head, NotApplied> {
+impl Front {
+    /// Reads the front of a delta whose version has `len` bytes, and which starts at this place.
+    fn read(bytes: &[u8], len: u64, start: u64) -> Result<Front, NotApplied> {
         let wrong = |what, value, expected| Err(WireError::Value { what, value, expected }.into());
         let mut r = Reader::new("a delta", bytes);
         match (r.u32()?, r.u32()?, r.u64()?) {
             (MAGIC, LAYOUT, found) if found == len => {}
             (MAGIC, LAYOUT, found) => return wrong("length of a delta's version", found, "the length of its base"),
-            (MAGIC, layout, _) => return wrong("layout of a delta", layout.into(), "1"),
+            (MAGIC, layout, _) => return wrong("layout of a delta", layout.into(), "2"),
             (magic, ..) => return wrong("magic of a delta", magic.into(), "\"TDLT\""),
         }
-        let mut digest = [0; 16];
-        digest.copy_from_slice(r.raw(16)?);
-        Ok(Head { len, digest })
-    }
-
-    /// The length of the index, in bytes.
-    #[must_use]
-    pub fn index_bytes(&self) -> u64 {
-        head_bytes(self.len) - FIXED_BYTES as u64
-    }
-}
-
-/// A delta that is being applied, block by block.
-pub struct Applying {
-    head: Head,
-    /// The forms and lengths of the parts that are not applied yet.
-    index: std::vec::IntoIter<(Form, u32)>,
-    /// The place of the next block in the version, and of its part in the delta.
-    at: u64,
-    from: u64,
-    digest: Xxh3,
-}
-
-/// The part of the next block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Part {
-    /// Where the block lies in the version, and in the base.
-    pub at: u64,
-    /// The length of the block, at most [`BLOCK_BYTES`].
-    pub len: usize,
-    /// Where the part lies in the delta.
-    pub from: u64,
-    /// The length of the part, at most that of the block.
-    pub part_len: usize,
-    /// Whether the block is made of the base.
-    pub needs_base: bool,
-    form: Form,
-}
-
-impl Applying {
-    /// Begins with the index of a delta of `delta_len` bytes, which lies behind its head.
-    ///
-    /// # Errors
-    /// [`NotApplied::Malformed`], unless there is a part for each block, and nothing else.
-    pub fn begin(head: Head, index: &[u8], delta_len: u64) -> Result<Applying, NotApplied> {
-        let mut r = Reader::new("the index of a delta", index);
-        let (mut parts, mut sum, mut left) = (Vec::with_capacity(index.len() / 4), head_bytes(head.len), head.len);
+        let (digests, _) = r.raw(section::count(len) as usize * 16)?.as_chunks();
+        let (digests, blocks) = (digests.to_vec(), len.div_ceil(BLOCK_BYTES as u64) as usize);
+        let (mut index, mut sections) = (Vec::with_capacity(blocks), Vec::with_capacity(digests.len()));
+        let (mut end, mut left) = (start + head_bytes(len), len);
         while left > 0 {
+            if index.len().is_multiple_of(section::BLOCKS) {
+                sections.push(end);
+            }
             let block = left.min(BLOCK_BYTES as u64);
             let entry = r.u32()?;
             let (form, len) = (Form::from_number(entry >> LENGTH_BITS), entry & ((1 << LENGTH_BITS) - 1));
@@ -98,53 +60,128 @@ impl Applying {
             });
             let Some(form) = form else {
                 let (what, expected) = ("entry of a delta's index", "a form from 0 to 5 and a length that fits it");
-                return Err(WireError::Value { what, value: entry.into(), expected }.into());
+                return wrong(what, entry.into(), expected);
             };
-            parts.push((form, len));
-            (left, sum) = (left - block, sum + u64::from(len));
+            index.push((form, len));
+            (left, end) = (left - block, end + u64::from(len));
         }
         r.end()?;
-        if sum != delta_len {
-            let (what, expected) = ("length of a delta", "that of its head, its index and its parts");
-            return Err(WireError::Value { what, value: delta_len, expected }.into());
-        }
-        let (from, digest) = (head_bytes(head.len), Xxh3::new());
-        Ok(Applying { head, index: parts.into_iter(), at: 0, from, digest })
+        Ok(Front { digests, index, sections, end })
     }
+}
 
-    /// Takes the next part. `None`: all blocks are made.
-    pub fn next_part(&mut self) -> Option<Part> {
-        let (form, part_len) = self.index.next()?;
-        let len = (self.head.len - self.at).min(BLOCK_BYTES as u64) as usize;
-        let (at, from, needs_base) = (self.at, self.from, form != Form::Whole);
-        (self.at, self.from) = (self.at + len as u64, self.from + u64::from(part_len));
-        Some(Part { at, len, from, part_len: part_len as usize, needs_base, form })
-    }
+/// A delta, or several of which each is one of the result of the one before: they lie one behind the other, and are applied together,
+/// block by block. The last one proves the result.
+#[derive(Debug)]
+pub struct Chain {
+    len: u64,
+    deltas: Vec<Front>,
+}
 
-    /// Makes a block: `block` has the bytes of the base, if they are needed, and `bytes` those of the part.
+impl Chain {
+    /// Reads what says how to make a version of `len` bytes of `delta_len` bytes of deltas. `read` copies these from a place on; it is asked
+    /// for no more than there are.
     ///
     /// # Errors
-    /// [`NotApplied::Malformed`].
-    pub fn make(&mut self, part: &Part, block: &mut [u8], bytes: &[u8]) -> Result<(), NotApplied> {
-        match part.form {
-            Form::Unchanged => {}
-            Form::Whole => block.copy_from_slice(bytes),
-            Form::Places(1) => places::<1>(block, bytes)?,
-            Form::Places(_) => places::<2>(block, bytes)?,
-            Form::Runs(width) => runs(block, bytes, width)?,
+    /// [`NotApplied::Malformed`], and those of `read`.
+    pub fn read(
+        len: u64,
+        delta_len: u64,
+        mut read: impl FnMut(u64, &mut [u8]) -> Result<(), NotApplied>,
+    ) -> Result<Chain, NotApplied> {
+        let (mut deltas, mut at) = (Vec::new(), 0);
+        let front_len = head_bytes(len);
+        while at < delta_len || deltas.is_empty() {
+            let what = "a delta";
+            if deltas.len() > MAX_CHAIN {
+                return Err(WireError::Long { what, extra: (delta_len - at) as usize }.into());
+            }
+            let have = delta_len - at;
+            // The magic is looked at first: a length that is not that of the version is no reason to say that something is short.
+            let mut front = vec![0; front_len.min(have) as usize];
+            read(at, &mut front)?;
+            if have < front_len {
+                Front::read(&front, len, at)?;
+                return Err(WireError::Short { what, need: front_len as usize, have: have as usize }.into());
+            }
+            let front = Front::read(&front, len, at)?;
+            if front.end > delta_len {
+                let (what, expected) = ("length of a delta", "that of its front and its parts");
+                return Err(WireError::Value { what, value: have, expected }.into());
+            }
+            at = front.end;
+            deltas.push(front);
         }
-        self.digest.update(block);
-        Ok(())
+        Ok(Chain { len, deltas })
     }
 
-    /// Ends once all blocks are made.
+    /// How many sections the version has. Each is made and proved without the others.
+    #[must_use]
+    pub fn sections(&self) -> u64 {
+        section::count(self.len)
+    }
+
+    /// Where the bytes of a section end in the last delta: it can be made once all before are there.
+    #[must_use]
+    pub fn needs(&self, section: u64) -> u64 {
+        let last = self.deltas.last();
+        let next = last.and_then(|last| last.sections.get(section as usize + 1).copied().or(Some(last.end)));
+        next.unwrap_or(0)
+    }
+
+    /// Makes a section, block by block. `base` copies bytes of the base from a place on, `delta` bytes of the deltas, and `write` puts a
+    /// block to its place in the version.
     ///
     /// # Errors
-    /// [`NotApplied::OtherBytes`].
-    pub fn finish(self) -> Result<(), NotApplied> {
-        let is_whole = self.at == self.head.len && self.digest.digest128().to_be_bytes() == self.head.digest;
-        if is_whole { Ok(()) } else { Err(NotApplied::OtherBytes) }
+    /// [`NotApplied::Malformed`], [`NotApplied::OtherBytes`], and those of the functions.
+    pub fn make(
+        &self,
+        section: u64,
+        buffers: &mut Buffers,
+        base: impl Fn(u64, &mut [u8]) -> Result<(), NotApplied>,
+        delta: impl Fn(u64, &mut [u8]) -> Result<(), NotApplied>,
+        mut write: impl FnMut(u64, &[u8]) -> Result<(), NotApplied>,
+    ) -> Result<(), NotApplied> {
+        let mut digest = Xxh3::new();
+        let mut from: Vec<u64> = self.deltas.iter().map(|delta| delta.sections[section as usize]).collect();
+        let first = section as usize * section::BLOCKS;
+        let blocks = self.len.div_ceil(BLOCK_BYTES as u64) as usize;
+        for number in first..(first + section::BLOCKS).min(blocks) {
+            let at = number as u64 * BLOCK_BYTES as u64;
+            let len = (self.len - at).min(BLOCK_BYTES as u64) as usize;
+            let block = &mut buffers.block[..len];
+            // Nothing before a whole block matters.
+            let whole = self.deltas.iter().rposition(|delta| delta.index[number].0 == Form::Whole);
+            if whole.is_none() {
+                base(at, block)?;
+            }
+            for (n, (front, from)) in self.deltas.iter().zip(&mut from).enumerate() {
+                let (form, part_len) = front.index[number];
+                let part = &mut buffers.other[..part_len as usize];
+                if part_len > 0 && whole.is_none_or(|whole| n >= whole) {
+                    delta(*from, part)?;
+                    apply_part(form, block, part)?;
+                }
+                *from += u64::from(part_len);
+            }
+            digest.update(block);
+            write(at, block)?;
+        }
+        let proof = self.deltas.last().map(|last| last.digests[section as usize]);
+        if proof == Some(digest.digest128().to_be_bytes()) { Ok(()) } else { Err(NotApplied::OtherBytes) }
     }
+}
+
+/// Changes a block by its part of a delta.
+fn apply_part(form: Form, block: &mut [u8], bytes: &[u8]) -> Result<(), NotApplied> {
+    match form {
+        Form::Unchanged => {}
+        Form::Whole => block.copy_from_slice(bytes),
+        Form::Places(1) => places::<1>(block, bytes)?,
+        Form::Places(_) => places::<2>(block, bytes)?,
+        Form::Runs(width) => runs(block, bytes, width)?,
+    }
+    Ok(())
 }
 
 const OUTSIDE: WireError =
@@ -209,22 +246,26 @@ fn leb128(r: &mut Reader<'_>) -> Result<u32, WireError> {
     Err(WireError::Value { what: "number in a delta", value: number.into(), expected: "at most 2097151" })
 }
 
-/// Applies a delta to a base that lies in one piece.
+/// Applies deltas to a base that lies in one piece.
 ///
 /// # Errors
 /// [`NotApplied`].
 #[cfg(any(test, feature = "sim"))]
 pub fn apply(base: &[u8], delta: &[u8]) -> Result<Vec<u8>, NotApplied> {
-    let short = WireError::Short { what: "a delta", need: FIXED_BYTES, have: delta.len() };
-    let (head, rest) = delta.split_first_chunk().ok_or(short)?;
-    let head = Head::read(head, base.len() as u64)?;
-    let index = Reader::new("the index of a delta", rest).raw(head.index_bytes() as usize)?;
-    let mut applying = Applying::begin(head, index, delta.len() as u64)?;
-    let mut made = base.to_vec();
-    while let Some(part) = applying.next_part() {
-        let block = &mut made[part.at as usize..][..part.len];
-        applying.make(&part, block, &delta[part.from as usize..][..part.part_len])?;
+    let read = |from: &[u8], at: u64, to: &mut [u8]| {
+        to.copy_from_slice(&from[at as usize..][..to.len()]);
+        Ok(())
+    };
+    let chain = Chain::read(base.len() as u64, delta.len() as u64, |at, to| read(delta, at, to))?;
+    // The fuzz target bounds how much memory an input takes.
+    let block = vec![0; base.len().min(BLOCK_BYTES)];
+    let (mut made, mut buffers) = (Vec::new(), Buffers { other: block.clone(), block });
+    for section in 0..chain.sections() {
+        let write = |_, block: &[u8]| {
+            made.extend_from_slice(block);
+            Ok(())
+        };
+        chain.make(section, &mut buffers, |at, to| read(base, at, to), |at, to| read(delta, at, to), write)?;
     }
-    applying.finish()?;
     Ok(made)
 }

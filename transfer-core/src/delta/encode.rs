@@ -1,6 +1,6 @@
 //! Making a delta.
 
-use super::{BLOCK_BYTES, FIXED_BYTES, Form, LAYOUT, LENGTH_BITS, MAGIC, SKIP, head_bytes};
+use super::{BLOCK_BYTES, Buffers, Form, LAYOUT, LENGTH_BITS, MAGIC, SKIP, head_bytes, section};
 use xxhash_rust::xxh3::Xxh3;
 
 /// One block in this many is looked at before the others.
@@ -24,13 +24,20 @@ pub struct Density {
     pub of: u64,
 }
 
+impl std::ops::AddAssign for Density {
+    fn add_assign(&mut self, other: Density) {
+        self.changed += other.changed;
+        self.of += other.of;
+    }
+}
+
 /// Too much of a version has changed: its delta would be longer than the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooDense(pub Density);
 
 /// Makes the delta by which the version `new` comes from `base`. Both have `len` bytes, and are read in blocks: each function fills
-/// the slice with the bytes from this place on. The delta has at most `limit` bytes. Less than 1 % of a long version is looked at
-/// first, to see whether the rest is worth it.
+/// the slice with the bytes from this place on. The delta has at most `limit` bytes. Several threads do the same by [`sample`],
+/// [`encode_section`] and [`front`].
 ///
 /// # Errors
 /// [`TooDense`].
@@ -40,49 +47,102 @@ pub fn encode(
     new: impl Fn(u64, &mut [u8]),
     limit: u64,
 ) -> Result<Encoded, TooDense> {
-    let blocks = len.div_ceil(BLOCK_BYTES as u64);
-    let (mut old_block, mut new_block) = (vec![0; BLOCK_BYTES], vec![0; BLOCK_BYTES]);
-    let mut encode = |encoder: &mut Encoder, block: u64, digest: Option<&mut Xxh3>| {
-        let at = block * BLOCK_BYTES as u64;
-        let bytes = (len - at).min(BLOCK_BYTES as u64) as usize;
-        let (old, fresh) = (&mut old_block[..bytes], &mut new_block[..bytes]);
-        base(at, old);
-        new(at, fresh);
-        if let Some(digest) = digest {
-            digest.update(fresh);
+    sample(len, &base, &new, limit)?;
+    let (mut sections, mut bytes, mut density) = (Vec::new(), head_bytes(len), Density::default());
+    let mut buffers = Buffers::default();
+    for number in 0..section::count(len) {
+        let section = encode_section((len, number), &mut buffers, &base, &new);
+        bytes += section.parts.len() as u64;
+        density += section.density;
+        if bytes > limit {
+            return Err(TooDense(density));
         }
-        encoder.block(old, fresh)
-    };
+        sections.push(section);
+    }
+    let mut bytes = front(len, &sections);
+    sections.iter().for_each(|section| bytes.extend_from_slice(&section.parts));
+    Ok(Encoded { bytes, density })
+}
+
+/// Looks at less than 1 % of a long version, to see whether a delta of at most `limit` bytes is worth to be made.
+///
+/// # Errors
+/// [`TooDense`].
+pub fn sample(
+    len: u64,
+    base: impl Fn(u64, &mut [u8]),
+    new: impl Fn(u64, &mut [u8]),
+    limit: u64,
+) -> Result<(), TooDense> {
+    let blocks = len.div_ceil(BLOCK_BYTES as u64);
     if blocks >= SAMPLED {
-        let mut sample = Encoder::default();
+        let (mut sample, mut buffers) = (Encoder::default(), Buffers::default());
         for block in (0..blocks).step_by(SAMPLED as usize) {
-            encode(&mut sample, block, None);
+            let (old, fresh) = read_block((len, block), &mut buffers, &base, &new);
+            sample.block(old, fresh);
         }
         if sample.parts.len() as u64 > limit / SAMPLED {
             return Err(TooDense(sample.density));
         }
     }
-    if head_bytes(len) > limit {
-        return Err(TooDense(Density::default()));
-    }
-    let head = head_bytes(len) as usize;
-    let mut encoder = Encoder { parts: vec![0; head], ..Encoder::default() };
-    let (mut index, mut digest) = (Vec::with_capacity(blocks as usize), Xxh3::new());
-    for block in 0..blocks {
-        index.push(encode(&mut encoder, block, Some(&mut digest)));
-        if encoder.parts.len() as u64 > limit {
-            return Err(TooDense(encoder.density));
-        }
-    }
-    let Encoder { parts: mut bytes, density, .. } = encoder;
-    bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
-    bytes[4..8].copy_from_slice(&LAYOUT.to_le_bytes());
-    bytes[8..16].copy_from_slice(&len.to_le_bytes());
-    bytes[16..FIXED_BYTES].copy_from_slice(&digest.digest128().to_be_bytes());
-    for (place, entry) in bytes[FIXED_BYTES..head].as_chunks_mut().0.iter_mut().zip(index) {
-        *place = u32::to_le_bytes(entry);
-    }
-    Ok(Encoded { bytes, density })
+    if head_bytes(len) > limit { Err(TooDense(Density::default())) } else { Ok(()) }
+}
+
+/// The part of a delta for one section of its version.
+#[derive(Debug)]
+pub struct Section {
+    digest: [u8; 16],
+    index: Vec<u32>,
+    /// The parts of its blocks. A delta has those of all sections behind its front, in their order.
+    pub parts: Vec<u8>,
+    /// How much has changed.
+    pub density: Density,
+}
+
+/// Makes the part of a delta for a section; see [`encode`].
+pub fn encode_section(
+    (len, number): (u64, u64),
+    buffers: &mut Buffers,
+    base: impl Fn(u64, &mut [u8]),
+    new: impl Fn(u64, &mut [u8]),
+) -> Section {
+    let (mut encoder, mut digest) = (Encoder::default(), Xxh3::new());
+    let (first, blocks) = (number * section::BLOCKS as u64, len.div_ceil(BLOCK_BYTES as u64));
+    let encode = |block| {
+        let (old, fresh) = read_block((len, block), buffers, &base, &new);
+        digest.update(fresh);
+        encoder.block(old, fresh)
+    };
+    let index = (first..(first + section::BLOCKS as u64).min(blocks)).map(encode).collect();
+    let Encoder { parts, density, .. } = encoder;
+    Section { digest: digest.digest128().to_be_bytes(), index, parts, density }
+}
+
+/// What stands in front of the parts of the sections, of which all are given.
+#[must_use]
+pub fn front(len: u64, sections: &[Section]) -> Vec<u8> {
+    let mut front = Vec::with_capacity(head_bytes(len) as usize);
+    front.extend_from_slice(&MAGIC.to_le_bytes());
+    front.extend_from_slice(&LAYOUT.to_le_bytes());
+    front.extend_from_slice(&len.to_le_bytes());
+    sections.iter().for_each(|section| front.extend_from_slice(&section.digest));
+    sections.iter().flat_map(|section| &section.index).for_each(|entry| front.extend_from_slice(&entry.to_le_bytes()));
+    front
+}
+
+/// Reads a block of the base and of the version.
+fn read_block<'a>(
+    (len, number): (u64, u64),
+    buffers: &'a mut Buffers,
+    base: impl Fn(u64, &mut [u8]),
+    new: impl Fn(u64, &mut [u8]),
+) -> (&'a [u8], &'a [u8]) {
+    let at = number * BLOCK_BYTES as u64;
+    let bytes = (len - at).min(BLOCK_BYTES as u64) as usize;
+    let (old, fresh) = (&mut buffers.block[..bytes], &mut buffers.other[..bytes]);
+    base(at, old);
+    new(at, fresh);
+    (old, fresh)
 }
 
 #[derive(Default)]

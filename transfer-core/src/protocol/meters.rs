@@ -202,11 +202,14 @@ pub enum WhyWhole {
     Malformed = 2,
     /// It makes other bytes than those of the version.
     OtherBytes = 3,
+    /// This process was wrong.
+    Internal,
 }
 
 impl WhyWhole {
     /// All reasons.
-    pub const ALL: [WhyWhole; 4] = [WhyWhole::BaseGone, WhyWhole::NoRoom, WhyWhole::Malformed, WhyWhole::OtherBytes];
+    pub const ALL: [WhyWhole; 5] =
+        [WhyWhole::BaseGone, WhyWhole::NoRoom, WhyWhole::Malformed, WhyWhole::OtherBytes, WhyWhole::Internal];
 
     /// Returns the name that metrics use.
     #[must_use]
@@ -216,6 +219,7 @@ impl WhyWhole {
             WhyWhole::NoRoom => "no_room",
             WhyWhole::Malformed => "malformed",
             WhyWhole::OtherBytes => "other_bytes",
+            WhyWhole::Internal => "internal",
         }
     }
 }

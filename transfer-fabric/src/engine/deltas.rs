@@ -1,19 +1,16 @@
-//! Deltas that are applied on threads of their own, since that takes longer than the data plane may be held up. A block is copied out,
-//! changed in the cache of the core, and copied to the target.
+//! Deltas that are applied on threads of their own, since that takes longer than the data plane may be held up. Several threads make the
+//! sections of one version. A block is copied out, changed in the cache of the core, and copied to the target.
 
 use super::run::Run;
 use crate::disk::MemoryRange;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use transfer_core::delta::{Applying, BLOCK_BYTES, Head, NotApplied, Part};
+use transfer_core::delta::{Buffers, Chain, NotApplied, section};
 use transfer_core::memory::LocalSlice;
-
-/// The most blocks that a thread makes of one version before another one has its turn: 1 MiB.
-const BLOCKS_PER_TURN: usize = (1 << 20) / BLOCK_BYTES;
 
 impl Run {
     pub(super) fn apply(&mut self, base: &[LocalSlice], (delta, to): (LocalSlice, LocalSlice), len: u64, tag: u64) {
@@ -23,7 +20,7 @@ impl Run {
             debug_assert!(false, "{delta}, {to}");
             return self.deltas.refuse(tag);
         };
-        self.deltas.add(Delta { base, delta, to, len, tag, applying: None });
+        self.deltas.add(Delta { base, delta, to, len, tag });
     }
 }
 
@@ -33,8 +30,8 @@ type Applied = (u64, Result<(), NotApplied>);
 /// The handle of the threads. They start when there is something to do. A drop gives up what is not done, and waits for their end.
 pub(super) struct Deltas {
     /// `None` ends a thread.
-    to_apply: Sender<Option<Delta>>,
-    queue: Receiver<Option<Delta>>,
+    to_apply: Sender<Option<Arc<Job>>>,
+    queue: Receiver<Option<Arc<Job>>>,
     tell: Sender<Applied>,
     applied: Receiver<Applied>,
     bell: Arc<OwnedFd>,
@@ -45,7 +42,7 @@ pub(super) struct Deltas {
     pending: usize,
 }
 
-/// A delta to apply. The state machine bounds how many there are: each has a range of a pool.
+/// A delta to apply, or several in one range. The state machine bounds how many there are: each has a range of a pool.
 pub(super) struct Delta {
     /// The ranges of the base, back to back.
     pub(super) base: Vec<MemoryRange>,
@@ -54,35 +51,51 @@ pub(super) struct Delta {
     /// The length of the version.
     pub(super) len: u64,
     pub(super) tag: u64,
-    /// How far it is applied, once it has begun.
-    pub(super) applying: Option<Applying>,
+}
+
+/// A delta that is being applied. Each thread that takes part has a reference to it, or the queue has it for that. The last one that
+/// lets go of it tells what has come of it.
+struct Job {
+    delta: Delta,
+    /// How many threads may take part.
+    threads: usize,
+    /// What stands in front of its parts, once the first thread has read it.
+    chain: OnceLock<Chain>,
+    /// The number of the next section.
+    next: AtomicU64,
+    /// Why it was not applied.
+    failed: OnceLock<NotApplied>,
 }
 
 impl Deltas {
     /// The threads are to ring this bell for each delta that is applied.
     pub(super) fn new(bell: Arc<OwnedFd>) -> Deltas {
         let ((to_apply, queue), (tell, applied)) = (unbounded(), unbounded());
-        let (is_over, threads, max_threads) = (Arc::default(), Vec::new(), crate::helping_threads());
+        // As many as copy for the shm fabric, where the data plane's thread takes part.
+        let (is_over, threads, max_threads) = (Arc::default(), Vec::new(), crate::helping_threads() + 1);
         Deltas { to_apply, queue, tell, applied, bell, is_over, threads, max_threads, pending: 0 }
     }
 
     pub(super) fn add(&mut self, delta: Delta) {
         self.pending += 1;
-        if self.threads.len() < self.pending.min(self.max_threads) {
+        let threads = section::count(delta.len).clamp(1, self.max_threads.max(1) as u64) as usize;
+        while self.threads.len() < (self.pending - 1 + threads).min(self.max_threads) {
             let (worker, thread) = (self.worker(), std::thread::Builder::new().name("transfer-delta".into()));
-            self.threads.extend(thread.spawn(move || worker.run()).ok());
+            let Ok(thread) = thread.spawn(move || worker.run()) else { break };
+            self.threads.push(thread);
         }
+        let job = Job::new(delta, threads.min(self.threads.len()));
         match self.threads.is_empty() {
             // The system allows no thread.
-            true => self.worker().take_turns(delta),
-            false => drop(self.to_apply.send(Some(delta))),
+            true => self.worker().take_part(job),
+            false => drop(self.to_apply.send(Some(job))),
         }
     }
 
     /// Says that the memory of a delta is not there.
     fn refuse(&mut self, tag: u64) {
         self.pending += 1;
-        self.worker().tell(tag, Err(NotApplied::OtherBytes));
+        self.worker().tell(tag, Err(NotApplied::Internal));
     }
 
     fn worker(&self) -> Worker {
@@ -92,8 +105,7 @@ impl Deltas {
             tell: self.tell.clone(),
             bell: self.bell.clone(),
             is_over: self.is_over.clone(),
-            block: vec![0; BLOCK_BYTES],
-            part: vec![0; BLOCK_BYTES],
+            buffers: Buffers::default(),
         }
     }
 
@@ -120,39 +132,42 @@ impl Drop for Deltas {
 }
 
 struct Worker {
-    queue: Receiver<Option<Delta>>,
+    queue: Receiver<Option<Arc<Job>>>,
     /// The other end of the queue, for what goes on when others have had their turn.
-    others: Sender<Option<Delta>>,
+    others: Sender<Option<Arc<Job>>>,
     tell: Sender<Applied>,
     bell: Arc<OwnedFd>,
     is_over: Arc<AtomicBool>,
-    /// A block, and its part of a delta.
-    block: Vec<u8>,
-    part: Vec<u8>,
+    buffers: Buffers,
 }
 
 impl Worker {
     fn run(mut self) {
-        while let Ok(Some(delta)) = self.queue.recv() {
-            self.take_turns(delta);
+        while let Ok(Some(job)) = self.queue.recv() {
+            self.take_part(job);
         }
     }
 
-    /// Applies a delta until it is done, or others wait.
-    fn take_turns(&mut self, mut delta: Delta) {
+    /// Makes sections of a version until all are begun, or others wait.
+    fn take_part(&mut self, job: Arc<Job>) {
         while !self.is_over.load(Ordering::Relaxed) {
-            let turn = catch_unwind(AssertUnwindSafe(|| delta.turn(&mut self.block, &mut self.part)));
+            let turn = catch_unwind(AssertUnwindSafe(|| {
+                job.turn(&mut self.buffers, |threads| {
+                    (1..threads).for_each(|_| drop(self.others.send(Some(job.clone()))));
+                })
+            }));
             // Of a panic, whose text is on standard error, the engine hears: the whole version comes in its place.
-            let result = match turn.unwrap_or(Err(NotApplied::OtherBytes)) {
-                Ok(false) if self.queue.is_empty() => continue,
-                Ok(false) => return drop(self.others.send(Some(delta))),
-                Ok(true) => Ok(()),
-                Err(why) => Err(why),
-            };
-            let tag = delta.tag;
+            match turn.unwrap_or(Err(NotApplied::Internal)) {
+                Ok(true) if self.queue.is_empty() => continue,
+                Ok(true) => return drop(self.others.send(Some(job))),
+                Ok(false) => {}
+                Err(why) => drop(job.failed.set(why)),
+            }
             // Its segments may be gone once the engine knows.
-            drop(delta);
-            return self.tell(tag, result);
+            if let Some(Job { delta: Delta { tag, .. }, failed, .. }) = Arc::into_inner(job) {
+                self.tell(tag, failed.into_inner().map_or(Ok(()), Err));
+            }
+            return;
         }
     }
 
@@ -182,59 +197,56 @@ pub(super) fn copy_out(from: &[MemoryRange], mut at: u64, mut to: &mut [u8]) -> 
     to.is_empty()
 }
 
-impl Delta {
-    /// Makes some blocks. Returns whether all are made.
-    fn turn(&mut self, block: &mut [u8], part: &mut [u8]) -> Result<bool, NotApplied> {
-        let mut applying = match self.applying.take() {
-            Some(applying) => applying,
-            None => self.begin()?,
+impl Job {
+    fn new(delta: Delta, threads: usize) -> Arc<Job> {
+        let (chain, next, failed) = Default::default();
+        Arc::new(Job { delta, threads, chain, next, failed })
+    }
+
+    /// Makes a section. Returns whether there may be another one. `invite` is told how many threads may take part, once the first one
+    /// knows that it is a delta.
+    fn turn(&self, buffers: &mut Buffers, invite: impl FnOnce(usize)) -> Result<bool, NotApplied> {
+        let Delta { base, delta, to, len, .. } = &self.delta;
+        let delta = std::slice::from_ref(delta);
+        let read = |from: &[MemoryRange], at, to: &mut [u8]| match copy_out(from, at, to) {
+            true => Ok(()),
+            false => Err(NotApplied::Internal),
         };
-        for _ in 0..BLOCKS_PER_TURN {
-            let Some(next) = applying.next_part() else {
+        let chain = match self.chain.get() {
+            Some(chain) => chain,
+            None => {
+                // It is copied out before it is checked, and its length follows from that of the version, which is here.
+                let chain = Chain::read(*len, delta[0].len, |at, to| read(delta, at, to))?;
                 self.zeros();
-                return applying.finish().map(|()| true);
-            };
-            self.make(&mut applying, &next, &mut block[..next.len], &mut part[..next.part_len])?;
+                invite(self.threads);
+                self.chain.get_or_init(|| chain)
+            }
+        };
+        let section = self.next.fetch_add(1, Ordering::Relaxed);
+        if section >= chain.sections() || self.failed.get().is_some() {
+            return Ok(false);
         }
-        self.applying = Some(applying);
-        Ok(false)
-    }
-
-    /// Reads what stands in front of the parts. It is copied out before it is checked, and its length follows from that of the
-    /// version, which is here.
-    fn begin(&self) -> Result<Applying, NotApplied> {
-        let mut head = [0; Head::BYTES];
-        let delta = std::slice::from_ref(&self.delta);
-        // Bytes that are not there stay zeros, which are no delta.
-        copy_out(delta, 0, &mut head);
-        let head = Head::read(&head, self.len)?;
-        let mut index = vec![0; head.index_bytes() as usize];
-        copy_out(delta, Head::BYTES as u64, &mut index);
-        Applying::begin(head, &index, self.delta.len)
-    }
-
-    fn make(&self, applying: &mut Applying, next: &Part, block: &mut [u8], part: &mut [u8]) -> Result<(), NotApplied> {
-        let is_there = !next.needs_base || copy_out(&self.base, next.at, block);
-        let is_there = is_there && copy_out(std::slice::from_ref(&self.delta), next.from, part);
-        applying.make(next, block, part)?;
-        let to = &self.to;
-        let has_room = to.len.checked_sub(next.at).is_some_and(|room| room >= block.len() as u64);
-        let is_written = has_room && to.segment.mapping().copy_in(to.offset + next.at, block).is_ok();
-        // The state machine names ranges that lie within their segments.
-        debug_assert!(is_there && is_written, "{next:?} of {} bytes in {}", self.delta.len, to.len);
-        if is_there && is_written { Ok(()) } else { Err(NotApplied::OtherBytes) }
+        let write = |at: u64, block: &[u8]| {
+            let has_room = to.len.checked_sub(at).is_some_and(|room| room >= block.len() as u64);
+            let is_written = has_room && to.segment.mapping().copy_in(to.offset + at, block).is_ok();
+            // The state machine names ranges that lie within their segments.
+            debug_assert!(is_written, "{at} of {} bytes", to.len);
+            if is_written { Ok(()) } else { Err(NotApplied::Internal) }
+        };
+        chain.make(section, buffers, |at, to| read(base, at, to), |at, to| read(delta, at, to), write)?;
+        Ok(true)
     }
 
     /// What the room behind the version held before reaches nobody.
     fn zeros(&self) {
-        let behind = self.to.len.saturating_sub(self.len);
+        let Delta { to, len, .. } = &self.delta;
+        let behind = to.len.saturating_sub(*len);
         if behind > 0 {
-            let zeroed = self.to.segment.mapping().zero(self.to.offset + self.len, behind);
-            debug_assert!(zeroed.is_ok(), "{behind} bytes behind {}", self.len);
+            let zeroed = to.segment.mapping().zero(to.offset + len, behind);
+            debug_assert!(zeroed.is_ok(), "{behind} bytes behind {len}");
         }
     }
 }
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -266,7 +278,6 @@ mod tests {
             to: part(24 << 20, LEN + 24),
             len: LEN as u64,
             tag: 7,
-            applying: None,
         };
         (delta, new)
     }
@@ -300,7 +311,11 @@ mod tests {
         let mut deltas = deltas();
         deltas.add(delta);
         assert_eq!(next(&mut deltas), (7, Ok(())));
-        assert_eq!((deltas.pending, deltas.threads.len()), (0, 1));
+        assert_eq!(
+            (deltas.pending, deltas.threads.len()),
+            (0, deltas.max_threads.min(4)),
+            "as many as there are sections"
+        );
         let mut made = vec![1; len as usize];
         segment.mapping().copy_out(offset, &mut made).unwrap();
         assert!(made[..LEN] == new && made[LEN..] == [0; 24]);
@@ -313,7 +328,7 @@ mod tests {
     fn damaged_delta_is_refused() {
         let (delta_of, _) = delta(|delta| *delta.last_mut().unwrap() ^= 1);
         assert_eq!(result_of(delta_of), Err(NotApplied::OtherBytes));
-        for damage in [|delta: &mut Vec<u8>| delta[32] ^= 1, |delta: &mut Vec<u8>| delta.truncate(40)] {
+        for damage in [|delta: &mut Vec<u8>| delta[16 + 4 * 16 + 3] = 9, |delta: &mut Vec<u8>| delta.truncate(40)] {
             assert!(matches!(result_of(delta(damage).0), Err(NotApplied::Malformed(_))));
         }
     }
@@ -329,9 +344,9 @@ mod tests {
         let made = encode(0, |_, _| {}, |_, _| {}, u64::MAX).unwrap().bytes;
         short.delta.segment.mapping().copy_in(short.delta.offset, &made).unwrap();
         let delta = MemoryRange { len: made.len() as u64, ..short.delta };
-        let short = Delta { base: vec![], delta, to: none, len: 0, tag: 8, applying: None };
+        let short = Delta { base: vec![], delta, to: none, len: 0, tag: 8 };
         for delta in [long, short] {
-            deltas.to_apply.send(Some(delta)).unwrap();
+            deltas.to_apply.send(Some(Job::new(delta, 1))).unwrap();
         }
         (deltas.pending, deltas.max_threads) = (2, 1);
         let (more, _) = self::delta(|_| {});
@@ -349,7 +364,7 @@ mod tests {
     fn again(of: &Delta, room: u64, tag: u64) -> Delta {
         let base = of.base.iter().map(|range| part_of(range, range.len)).collect();
         let (delta, to) = (part_of(&of.delta, of.delta.len), part_of(&of.to, room));
-        Delta { base, delta, to, len: of.len, tag, applying: None }
+        Delta { base, delta, to, len: of.len, tag }
     }
 
     #[test]
@@ -376,7 +391,7 @@ mod tests {
         let (first, _) = delta(|_| {});
         // The state machine gives no room that is too short.
         deltas.add(again(&first, 1, 7));
-        assert_eq!(next(&mut deltas), (7, Err(NotApplied::OtherBytes)));
+        assert_eq!(next(&mut deltas), (7, Err(NotApplied::Internal)));
         deltas.add(again(&first, first.to.len, 8));
         assert_eq!((next(&mut deltas), deltas.threads.len()), ((8, Ok(())), 1));
     }

@@ -103,7 +103,7 @@ fn version_comes_as_a_delta_of_the_one_that_the_node_has() {
     old[5] = 1;
     assert!(d.pair.memories[1].read(base.slice).unwrap() == old, "what a worker reads stays as it was");
     d.pair.request(d.r, Request::Release { lease: first });
-    assert_eq!((d.meter().versions, d.meter().given_up), (4, [0; 4]));
+    assert_eq!((d.meter().versions, d.meter().given_up), (4, [0; WhyWhole::ALL.len()]));
     assert!(d.meter().saved > 4 * (LEN - 100), "{:?}", d.meter());
     d.end();
 }
@@ -271,7 +271,7 @@ fn delta_that_has_room_keeps_its_base() {
     d.pair.fetch(d.r, "k", Select::Latest);
     d.pair.fetch(d.r, "large", Select::Latest);
     d.pair.settle();
-    assert_eq!((d.meter().versions, d.meter().given_up), (1, [0; 4]));
+    assert_eq!((d.meter().versions, d.meter().given_up), (1, [0; WhyWhole::ALL.len()]));
     let replies = d.pair.replies(d.r);
     let [Reply::Answer { answer: Answer::Fetched { lease, tensor }, .. }] = &replies[..] else { panic!("{replies:?}") };
     assert!(d.pair.memories[1].read(tensor.slice).unwrap() == d.base.2);

@@ -196,7 +196,11 @@ impl Fetching<'_> {
         {
             self.actions.report(NodeEvent::DeltaRefused { key, peer, why: why.to_string(), untold });
         }
-        let why = if *why == NotApplied::OtherBytes { WhyWhole::OtherBytes } else { WhyWhole::Malformed };
+        let why = match why {
+            NotApplied::Malformed(_) => WhyWhole::Malformed,
+            NotApplied::OtherBytes => WhyWhole::OtherBytes,
+            NotApplied::Internal => WhyWhole::Internal,
+        };
         self.ask_for_whole(now, link, id, why);
     }
 
