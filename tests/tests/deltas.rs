@@ -116,23 +116,41 @@ fn bundle_comes_as_what_has_changed() {
 
 // Promise: deltas, seen to fail
 #[test]
-fn reader_that_has_missed_versions_gets_a_whole_one() {
-    let scene = Scene::two();
-    let (pusher, far) = (connect(scene.a().socket(), "pusher"), connect(scene.b().socket(), "far"));
-    let subscriber = far.bundle_subscriber("policy").expect("a key");
-    let mut came = Vec::new();
-    for version in 1..=6 {
-        let push = pusher.push_bundle("policy", model(&pusher, version)).version(version).delta_of(version - 1);
-        assert_eq!(pushed(push.call().expect("pushed").delta).bytes > 0, version > 1);
-        if version != 3 {
-            let bundle = subscriber.next().call().expect("fetched");
-            check(&bundle, version);
-            came.push((version, is_delta(bundle.report())));
+fn reader_that_has_missed_versions_gets_their_deltas() {
+    // It misses versions 3, 5 and 6, and 8 to 10.
+    let read = [1, 2, 4, 7, 11, 12];
+    for (chain, deltas) in [
+        (0, [false, true, false, false, false, true]),
+        (1, [false, true, true, false, false, true]),
+        (2, [false, true, true, true, false, true]),
+        (8, [false, true, true, true, true, true]),
+    ] {
+        let scene = Scene::two();
+        let (pusher, far) = (connect(scene.a().socket(), "pusher"), connect(scene.b().socket(), "far"));
+        let free = pusher.arena_free_bytes();
+        let subscriber = far.bundle_subscriber("policy").expect("a key");
+        let mut came = Vec::new();
+        for version in 1..=12 {
+            let push = pusher.push_bundle("policy", model(&pusher, version)).version(version).delta_of(version - 1);
+            let delta = pushed(push.keep_chain(chain).call().expect("pushed").delta);
+            assert_eq!(delta.bytes > 0, version > 1);
+            assert_eq!(u64::from(delta.kept), version.saturating_sub(2).min(u64::from(chain)), "version {version}");
+            if read.contains(&version) {
+                let bundle = subscriber.next().call().expect("fetched");
+                check(&bundle, version);
+                came.push(bundle.report().delta > 0);
+            }
         }
+        assert_eq!(came, deltas, "a chain of {chain}");
+        let long = pusher.push_bundle("policy", model(&pusher, 13)).delta_of(12).keep_chain(9);
+        let error = long.call().expect_err("at most 8");
+        assert_eq!(error.error().failure_code(), Some(FailureCode::Invalid), "{error}");
+        drop(error);
+        pusher.delete("policy").call().expect("its own");
+        all_is_free(&pusher, free);
+        drop((pusher, far, subscriber));
+        scene.end();
     }
-    assert_eq!(came, [(1, false), (2, true), (4, false), (5, true), (6, true)]);
-    drop((pusher, far, subscriber));
-    scene.end();
 }
 
 // Promise: deltas, seen to fail
@@ -412,7 +430,7 @@ fn reader_with_the_layout_of_a_rank_gets_the_delta_of_that_rank() {
             came.push((version, is_delta(slice.report())));
         }
     }
-    assert_eq!(came, [(1, false), (2, true), (4, false), (5, true), (6, true)]);
+    assert_eq!(came, [(1, false), (2, true), (4, true), (5, true), (6, true)]);
     drop((ranks, far));
     scene.end();
 }

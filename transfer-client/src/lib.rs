@@ -267,6 +267,7 @@ pub use sharded::{
     FetchSharded, FetchShardedInto, GlobalLayout, HeldBox, PushShards, PushedShards, Rank, Shard, ShardedLayout,
 };
 
+pub use transfer_core::delta::MAX_CHAIN;
 pub use transfer_core::fabric::FabricKind;
 pub use transfer_core::op::{CounterPath, CounterReport, Failure, FailureCode, Fault, Report};
 pub use transfer_core::tensor::{

@@ -7,7 +7,7 @@ use pyo3::types::PyDict;
 use std::fmt::Display;
 use std::num::NonZeroU32;
 use std::time::Duration;
-use transfer_client::{BlockingClient, Digest, FabricKind, Push, PushShards, TraceContext, Until};
+use transfer_client::{BlockingClient, Digest, FabricKind, MAX_CHAIN, Push, PushShards, TraceContext, Until};
 
 /// An unlimited time-out.
 pub(crate) const FOR_EVER: Duration = Duration::from_secs(366 * 24 * 3600);
@@ -182,6 +182,10 @@ pub(crate) fn of_shards<'a>(
         Some(base) => push.delta_of(base),
         None => push,
     };
+    let push = match options.keep_chain {
+        Some(deltas) => push.keep_chain(deltas),
+        None => push,
+    };
     options.readable_by.iter().fold(push, |push, tenant| push.readable_by(tenant))
 }
 
@@ -199,6 +203,7 @@ pub(crate) struct PushOptions {
     trace: Option<TraceContext>,
     digest: Option<Digest>,
     delta_of: Option<u64>,
+    keep_chain: Option<u32>,
 }
 
 impl PushOptions {
@@ -217,6 +222,7 @@ impl PushOptions {
             trace: None,
             digest: None,
             delta_of: None,
+            keep_chain: None,
         };
         for (name, value) in options {
             match name.extract::<String>()?.as_str() {
@@ -231,6 +237,7 @@ impl PushOptions {
                 "trace" => read.trace = trace(py, value.extract::<Option<String>>()?.as_deref())?,
                 "digest" => read.digest = digest(&value)?,
                 "delta_of" => read.delta_of = version(&value, "delta_of")?,
+                "keep_chain" => read.keep_chain = chain(&value)?,
                 other => return Err(PyTypeError::new_err(format!("a push has no argument {other:?}"))),
             }
         }
@@ -271,7 +278,22 @@ impl PushOptions {
         if let Some(base) = self.delta_of {
             push = push.delta_of(base);
         }
+        if let Some(deltas) = self.keep_chain {
+            push = push.keep_chain(deltas);
+        }
         self.readable_by.iter().fold(push, |push, tenant| push.readable_by(tenant))
+    }
+}
+
+/// Parses the number of deltas that are kept.
+fn chain(value: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
+    match value.extract::<Option<u32>>() {
+        Ok(None) => Ok(None),
+        Ok(Some(deltas)) if deltas as usize <= MAX_CHAIN => Ok(Some(deltas)),
+        _ => {
+            let text = format!("keep_chain is a number from 0 to {MAX_CHAIN}; this is {}", value.repr()?);
+            Err(errors::invalid(value.py(), &text))
+        }
     }
 }
 

@@ -160,6 +160,12 @@ impl PushedDelta {
         self.0.took.as_secs_f64()
     }
 
+    /// How many deltas before it are published with it.
+    #[getter]
+    fn kept(&self) -> u32 {
+        self.0.kept
+    }
+
     /// Why there is none.
     #[getter]
     fn whole(&self) -> Option<String> {

@@ -73,6 +73,22 @@ def test_a_sharded_state_comes_as_what_has_changed(nodes):
 
 
 # Promise: python-deltas, seen to fail
+@pytest.mark.parametrize(("options", "kept"), [({}, 2), ({"keep_chain": 0}, 0), ({"keep_chain": 1}, 1)])
+def test_a_node_that_has_missed_versions_gets_the_deltas_that_are_kept(nodes, options, kept):
+    with td.connect(nodes[0].path) as giver, td.connect(nodes[1].path) as reader:
+        for version in range(1, 6):
+            pushed = giver.push_state("policy", {"w": weights(version)}, version=version, delta_of=version - 1, **options)
+            assert pushed.delta.kept == min(kept, max(0, version - 2)), pushed.delta
+            if version in (1, 2, 5):
+                state = reader.fetch_state("policy", at_least=version)
+                np.testing.assert_array_equal(np.asarray(state["w"]), weights(version))
+        # It has missed two.
+        assert (state.report.delta > 0) == (kept == 2), state.report
+        with pytest.raises(td.Error, match="keep_chain"):
+            giver.push("other", weights(1), delta_of=1, keep_chain=9)
+
+
+# Promise: python-deltas, seen to fail
 def test_what_has_no_delta_says_why(nodes):
     with td.connect(nodes[0].path) as giver:
         assert giver.push("other", weights(1)).delta is None

@@ -137,6 +137,14 @@ impl<'a, C: AnyClient> Push<'a, C> {
         self
     }
 
+    /// How many deltas before that of this push stay published with it, 2 by default, 8 at most: a node that has missed as many versions gets
+    /// these deltas in place of a whole version. All of them together have at most half the bytes of the version, and lie in the arena
+    /// as long as the version does. A push without a delta ends the chain.
+    pub fn keep_chain(mut self, deltas: u32) -> Self {
+        self.call.options.set_chain(deltas);
+        self
+    }
+
     /// Whether the version may be written to disk; it is not by default.
     pub fn spill(mut self, spill: Spill) -> Self {
         self.call.options.retention.spill = spill;
@@ -423,7 +431,8 @@ impl Call for PushCall<'_> {
             let left = limit.saturating_duration_since(now);
             let mut push = self.options.push(key, meta.clone(), held.to_lend().offset, left);
             push.ranges = ranges;
-            let ready = Ready { push, held, of: self.options.delta_of.clone(), started, limit };
+            let (of, keep_chain) = (self.options.delta_of.clone(), self.options.keep_chain);
+            let ready = Ready { push, held, of, keep_chain, started, limit };
             let is_forked = self.session.is_forked();
             if !is_forked && ready.is_for_background(&self.session, !self.is_blocking) {
                 self.stage = Stage::Compared { sending: ready.begin_in_background(&self.session), meta, limit };
@@ -471,7 +480,7 @@ pub(super) fn conclude(
         Ok(Answered { answer: Answer::Failed { failure, .. }, loan, .. }) => {
             let block = match loan {
                 Some(loan) if loan.lent.owned && loan.formers.is_empty() => {
-                    session.free_delta(&loan);
+                    session.free_deltas(&loan);
                     session.take_back(loan.lent)
                 }
                 Some(loan) => {

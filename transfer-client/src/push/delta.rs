@@ -1,7 +1,7 @@
 //! The delta of a push: what has changed since a version that this client has published.
 
 use crate::gathered::copy_threads;
-use crate::session::{Base, Held, OneCall, PushedBytes, Session};
+use crate::session::{Base, Held, LentDeltas, OneCall, PushedBytes, Session};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,6 +33,8 @@ pub struct PushedDelta {
     pub compared: u64,
     /// The time that it took.
     pub took: Duration,
+    /// How many deltas before it are published with it: a node that has missed as many versions gets them, too.
+    pub kept: u32,
     /// The reason why there is none.
     pub whole: Option<NoDelta>,
 }
@@ -68,7 +70,7 @@ impl fmt::Display for NoDelta {
 /// A delta that is made, and its base, which is held until the push has ended: the sidecar finds it by its place in the arena.
 #[derive(Debug, Default)]
 struct Made {
-    block: Option<Block>,
+    deltas: Option<LentDeltas>,
     base: Option<Base>,
 }
 
@@ -81,6 +83,8 @@ pub(super) struct Ready {
     pub(super) held: Held,
     /// The version of which it is to have a delta, and its key, if that is another one.
     pub(super) of: Option<(u64, Option<Key>)>,
+    /// The most deltas before it that it keeps.
+    pub(super) keep_chain: u32,
     pub(super) started: Instant,
     pub(super) limit: Instant,
 }
@@ -121,9 +125,9 @@ impl Ready {
         if Instant::now() >= self.limit {
             return late(self.held);
         }
-        let (delta, Made { block, base }) = match self.of {
+        let (delta, Made { deltas, base }) = match self.of {
             Some(of) => {
-                let (delta, made) = make(session, &mut self.push, (Version(of.0), of.1));
+                let (delta, made) = make(session, &mut self.push, (Version(of.0), of.1), self.keep_chain);
                 (Some(delta), made)
             }
             None => Default::default(),
@@ -134,30 +138,53 @@ impl Ready {
             return late(self.held);
         }
         let call = OneCall::new(session.clone(), Command::Push(self.push), self.started, self.limit);
-        Sending { call: Ok(call.lending(self.held).with_delta(block)), delta, base }
+        Sending { call: Ok(call.lending(self.held).with_deltas(deltas)), delta, base }
     }
 }
 
 /// Makes the delta of a push that is about to be sent, whose memory the caller holds. Where there is none, the push says that
 /// deltas may follow all the same.
-fn make(session: &Arc<Session>, push: &mut Push, (of, key): (Version, Option<Key>)) -> (PushedDelta, Made) {
+fn make(
+    session: &Arc<Session>,
+    push: &mut Push,
+    (of, key): (Version, Option<Key>),
+    keep_chain: u32,
+) -> (PushedDelta, Made) {
     let began = Instant::now();
     let mut density = Density::default();
     let made = try_make(session, push, (of, key.as_ref().unwrap_or(&push.key)), &mut density);
     let whole = made.as_ref().err().copied();
-    let (bytes, made) = match made {
+    let (bytes, kept, made) = match made {
         Ok((block, base)) => {
             let (offset, len) = (block.slice().offset, block.slice().len);
-            push.deltas = Deltas::Of(DeltaOf { base: of, base_offset: base.push.offset, offset, len });
-            (len, Made { block: Some(block), base: Some(base) })
+            let earlier: Box<[_]> = chain(&base.push, len, keep_chain).into();
+            let deltas = LentDeltas::new(session, block, earlier.iter().map(|(offset, _)| *offset));
+            let kept = earlier.len() as u32;
+            push.deltas = Deltas::Of(DeltaOf { base: of, base_offset: base.push.offset, offset, len, earlier });
+            (len, kept, Made { deltas: Some(deltas), base: Some(base) })
         }
         Err(_) => {
             push.deltas = Deltas::Follow;
-            (0, Made::default())
+            (0, 0, Made::default())
         }
     };
     let Density { changed, of: compared } = density;
-    (PushedDelta { bytes, changed, compared, took: began.elapsed(), whole }, made)
+    (PushedDelta { bytes, changed, compared, took: began.elapsed(), kept, whole }, made)
+}
+
+/// Returns the deltas before one of `len` bytes that are kept with it, the oldest first: so many at most, as long as all together are worth
+/// it.
+fn chain(base: &Push, len: u64, keep_chain: u32) -> Vec<(u64, u64)> {
+    let Deltas::Of(of) = &base.deltas else { return Vec::new() };
+    let mut room = (base.meta.len_bytes() / MIN_SAVING).saturating_sub(len);
+    let fits = |(_, len): &(u64, u64)| {
+        let left = room.checked_sub(*len);
+        room = left.unwrap_or(0);
+        left.is_some()
+    };
+    let mut kept: Vec<_> = of.ranges().rev().take(keep_chain as usize).take_while(fits).collect();
+    kept.reverse();
+    kept
 }
 
 fn try_make(

@@ -4,11 +4,15 @@ use crate::digest::Digesting;
 use crate::error::{DigestError, Error};
 use crate::request::{DEFAULT_TIMEOUT, current_trace};
 use std::time::Duration;
+use transfer_core::delta::MAX_CHAIN;
 use transfer_core::fabric::FabricKind;
 use transfer_core::op::{Failure, FailureCode, MAX_READERS, Push};
 use transfer_core::tensor::{Key, Name, Retention, TensorMeta, Version};
 use transfer_core::trace::TraceContext;
 use transfer_core::wire::digests::is_chunk_length;
+
+/// How many deltas before that of a push stay published with it.
+const DEFAULT_CHAIN: u32 = 2;
 
 #[derive(Debug, Clone)]
 pub(crate) struct PushOptions {
@@ -23,6 +27,8 @@ pub(crate) struct PushOptions {
     pub(crate) digesting: Digesting,
     /// The version of which the push has a delta, and its key, if that is another one.
     pub(crate) delta_of: Option<(u64, Option<Key>)>,
+    /// The most deltas before it that it keeps.
+    pub(crate) keep_chain: u32,
     /// The first invalid option.
     pub(crate) error: Option<Error>,
 }
@@ -40,6 +46,7 @@ impl PushOptions {
             trace: current_trace(),
             digesting: Digesting::default(),
             delta_of: None,
+            keep_chain: DEFAULT_CHAIN,
             error: None,
         }
     }
@@ -67,6 +74,16 @@ impl PushOptions {
         match is_chunk_length(found) {
             true => self.digesting.chunk_bytes = found,
             false => self.error = Some(DigestError::ChunkLength { found }.into()),
+        }
+    }
+
+    pub(crate) fn set_chain(&mut self, deltas: u32) {
+        match deltas as usize <= MAX_CHAIN {
+            true => self.keep_chain = deltas,
+            false => {
+                let text = format!("a push keeps a chain of at most {MAX_CHAIN} deltas, and not of {deltas}");
+                self.error = Some(Failure::new(FailureCode::Invalid, text).into());
+            }
         }
     }
 

@@ -76,8 +76,8 @@ pub(super) fn taken_back<T: TakenBack>(
     });
     match plan {
         Ok(plan) => {
-            session.free_delta(&loan);
-            T::take_back(plan, session, loan.without_delta())
+            session.free_deltas(&loan);
+            T::take_back(plan, session, loan.without_deltas())
         }
         Err(error) => {
             session.give_back(loan);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use transfer_core::op::Push;
 use transfer_core::tensor::{Key, TensorMeta, Version};
 use transfer_core::wire::ranges::{read_ranges, table_bytes};
-use transfer_memory::arena::Arena;
+use transfer_memory::arena::{Arena, Block};
 
 /// A version that this session has published. Its memory stays as it is until this is dropped, even if the sidecar returns it
 /// before.
@@ -25,11 +25,45 @@ impl Base {
     /// Finds a version that is published. `None` if this session has not published it, or it has ended.
     pub(crate) fn find(session: &Arc<Session>, key: &Key, version: Version) -> Option<Base> {
         session.with_loan(key, version, |loan| {
-            let lent = loan.along.iter().copied().chain([loan.lent.allocation]);
+            let deltas = loan.deltas().into_iter().map(|(offset, _)| offset);
+            let lent = loan.along.iter().copied().chain([loan.lent.allocation]).chain(deltas);
             // What is lent is held once more, while nobody can return it.
             let allocations = lent.filter(|at| session.arena().hold(*at)).collect();
             Base { session: session.clone(), push: loan.push.clone(), allocations }
         })
+    }
+}
+
+/// The memory of a push's delta, and earlier deltas that are lent with it once more.
+#[derive(Debug)]
+pub(crate) struct LentDeltas {
+    block: Option<Block>,
+    session: Arc<Session>,
+    earlier: Vec<u64>,
+}
+
+impl LentDeltas {
+    /// Holds the earlier ones, which start at these offsets, and are held by the caller.
+    pub(crate) fn new(session: &Arc<Session>, block: Block, earlier: impl Iterator<Item = u64>) -> LentDeltas {
+        let earlier = earlier.filter(|at| session.arena().hold(*at)).collect();
+        LentDeltas { block: Some(block), session: session.clone(), earlier }
+    }
+
+    /// Records that the sidecar has them.
+    pub(crate) fn lend(mut self) {
+        self.earlier.clear();
+        if let Some(block) = self.block.take() {
+            let _ = block.lend();
+        }
+    }
+}
+
+impl Drop for LentDeltas {
+    fn drop(&mut self) {
+        for delta in &self.earlier {
+            // It was held.
+            let _ = self.session.arena().give_back(*delta);
+        }
     }
 }
 

@@ -31,7 +31,7 @@ impl Calls {
     }
 
     pub(crate) fn add(&mut self, command: Command, held: Option<Held>) {
-        self.todo.push(Submitting { command, held, delta: None, overdue: self.limit + ANSWER_GRACE, op: None });
+        self.todo.push(Submitting { command, held, deltas: None, overdue: self.limit + ANSWER_GRACE, op: None });
     }
 
     pub(crate) fn reserve(&mut self, more: usize) {

@@ -72,9 +72,9 @@ impl Home {
 
     /// Takes back everything that a push has lent.
     pub(crate) fn take_in(&self, loan: Loan) -> Result<(), NotLent> {
-        let delta = loan.delta();
+        let deltas = loan.deltas();
         let Loan { lent, along, formers, .. } = loan;
-        for allocation in along.into_iter().chain(delta) {
+        for allocation in along.into_iter().chain(deltas.into_iter().map(|(offset, _)| offset)) {
             self.give_back(allocation, formers.clone())?;
         }
         self.give_back(lent.allocation, formers)

@@ -23,17 +23,17 @@ pub struct Loan {
 }
 
 impl Loan {
-    /// The same loan, once its delta is freed.
-    pub(crate) fn without_delta(mut self) -> Loan {
+    /// The same loan, once its deltas are freed.
+    pub(crate) fn without_deltas(mut self) -> Loan {
         self.push.deltas = Deltas::None;
         self
     }
 
-    /// The allocation of its delta, if it has one. It was lent with the push.
-    pub(crate) fn delta(&self) -> Option<u64> {
-        match self.push.deltas {
-            Deltas::Of(delta) => Some(delta.offset),
-            Deltas::None | Deltas::Follow => None,
+    /// The allocations of its deltas, which were lent with the push, and their lengths.
+    pub(crate) fn deltas(&self) -> Vec<(u64, u64)> {
+        match &self.push.deltas {
+            Deltas::Of(of) => of.ranges().collect(),
+            Deltas::None | Deltas::Follow => Vec::new(),
         }
     }
 }

@@ -107,9 +107,9 @@ impl Session {
         self.home.room.wake_all();
     }
 
-    /// Frees the delta of a push, whose other memory its caller gets.
-    pub(crate) fn free_delta(&self, loan: &Loan) {
-        if let Some(delta) = loan.delta() {
+    /// Frees the deltas of a push, whose other memory its caller gets.
+    pub(crate) fn free_deltas(&self, loan: &Loan) {
+        for (delta, _) in loan.deltas() {
             // It was lent with the push.
             let _ = self.arena().give_back(delta);
         }

@@ -62,7 +62,7 @@ mod wait;
 mod watch;
 
 pub(crate) use background::Background;
-pub(crate) use bases::{Base, PushedBytes};
+pub(crate) use bases::{Base, LentDeltas, PushedBytes};
 pub(crate) use calls::{Calls, Ended, merge};
 pub(crate) use connection::{Connection, Reconnect};
 pub(crate) use deadline::{ANSWER_GRACE, deadline};

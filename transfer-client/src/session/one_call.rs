@@ -1,6 +1,6 @@
 //! One command that is sent to the sidecar, and its answer.
 
-use super::{ANSWER_GRACE, Ended, Held, Session, Submitting, deadline};
+use super::{ANSWER_GRACE, Ended, Held, LentDeltas, Session, Submitting, deadline};
 use crate::error::Error;
 use std::ops::ControlFlow;
 use std::slice;
@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 use transfer_core::op::{Command, Failure, FailureCode};
-use transfer_memory::arena::Block;
 
 /// One command. Dropping it gives the command up, if it has not ended.
 #[derive(Debug)]
@@ -25,7 +24,7 @@ pub(crate) struct OneCall {
 
 impl OneCall {
     pub(crate) fn new(session: Arc<Session>, command: Command, started: Instant, limit: Instant) -> OneCall {
-        let item = Submitting { command, held: None, delta: None, overdue: limit + ANSWER_GRACE, op: None };
+        let item = Submitting { command, held: None, deltas: None, overdue: limit + ANSWER_GRACE, op: None };
         OneCall { session, item, started, limit, is_cancelled: false, has_ended: false }
     }
 
@@ -41,9 +40,9 @@ impl OneCall {
         self
     }
 
-    /// Lends this delta with the command, a push.
-    pub(crate) fn with_delta(mut self, delta: Option<Block>) -> OneCall {
-        self.item.delta = delta;
+    /// Lends these deltas with the command, a push.
+    pub(crate) fn with_deltas(mut self, deltas: Option<LentDeltas>) -> OneCall {
+        self.item.deltas = deltas;
         self
     }
 

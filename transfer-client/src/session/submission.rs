@@ -1,9 +1,9 @@
 //! The writing half of a session.
 
-use super::Held;
 use super::look_up::Changes;
 use super::notices::{Change, NoticeUpdate, Notices};
 use super::table::{Kind, Table};
+use super::{Held, LentDeltas};
 use crate::error::SessionEnd;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -12,7 +12,6 @@ use std::time::Instant;
 use transfer_core::op::{Command, CounterAsk, CounterCommand, OpId, Request};
 use transfer_core::wire::Writer;
 use transfer_core::wire::session::{write_command, write_request};
-use transfer_memory::arena::Block;
 use transfer_memory::ring::Producer;
 
 /// A command that is being written into the ring.
@@ -21,8 +20,8 @@ pub(crate) struct Submitting {
     pub(crate) command: Command,
     /// The range to lend with a push, or with a fetch into memory.
     pub(crate) held: Option<Held>,
-    /// The memory of the push's delta.
-    pub(crate) delta: Option<Block>,
+    /// The memory of the push's deltas.
+    pub(crate) deltas: Option<LentDeltas>,
     /// After this moment the waiter is woken to check whether it still waits.
     pub(crate) overdue: Instant,
     /// Its number, once it is in the ring.
@@ -122,13 +121,13 @@ impl Submission {
 
     /// Records what commands in the ring have lent. Replies to them are not handled before, because that takes the table.
     pub(crate) fn record(table: &mut Table, written: &mut [Submitting]) {
-        for Submitting { command, held, delta, op, .. } in written {
+        for Submitting { command, held, deltas, op, .. } in written {
             match (command, held.take(), *op) {
                 (Command::Push(push), Some(held), Some(op)) => {
                     table.loans.lend(op, push, held.to_lend(), held.along(), held.formers());
                     held.lend();
-                    if let Some(delta) = delta.take() {
-                        let _ = delta.lend();
+                    if let Some(deltas) = deltas.take() {
+                        deltas.lend();
                     }
                 }
                 (Command::FetchInto(_), Some(held), Some(op)) => {

@@ -132,6 +132,12 @@ impl<'a, C: AnyClient> PushShards<'a, C> {
         self
     }
 
+    /// How many deltas of this rank before that of this push stay published with it. See [`Push::keep_chain`](crate::Push::keep_chain).
+    pub fn keep_chain(mut self, deltas: u32) -> Self {
+        self.call.of.options.set_chain(deltas);
+        self
+    }
+
     /// Lets workers of this tenant fetch the version, too. See [`Push::readable_by`](crate::Push::readable_by).
     pub fn readable_by(mut self, tenant: impl AsRef<str>) -> Self {
         self.call.of.options.add_reader(tenant.as_ref());

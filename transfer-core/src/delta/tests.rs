@@ -86,6 +86,32 @@ fn thousand_deltas_follow_each_other() {
     }
 }
 
+// Promise: deltas, seen to fail
+#[test]
+fn deltas_in_a_chain_are_applied_together() {
+    let mut rng = SmallRng::seed_from_u64(3);
+    for len in [0, 1, 5000, BLOCK_BYTES * section::BLOCKS + 4321] {
+        let mut versions = vec![vec![0; len]];
+        let mut deltas = Vec::new();
+        for n in 0..=MAX_CHAIN {
+            let mut next = versions[n].clone();
+            // Unchanged, sparse, in runs, and so dense that blocks are sent whole.
+            change(&mut next, 2, [0.0, 0.03, 0.01, 0.9][n % 4], [1, 1, 50, 1][n % 4], &mut rng);
+            deltas.push(encode_all(&versions[n], &next).bytes);
+            versions.push(next);
+        }
+        for first in 0..=MAX_CHAIN {
+            assert!(apply(&versions[first], &deltas[first..].concat()).unwrap() == versions[MAX_CHAIN + 1]);
+        }
+        let long = [&deltas[..], &deltas[..1]].concat().concat();
+        assert!(matches!(apply(&versions[0], &long), Err(NotApplied::Malformed(_))), "one more than a chain has");
+        let turned: Vec<_> = deltas[1..3].iter().rev().flatten().copied().collect();
+        assert!(len <= 5000 || apply(&versions[1], &turned) == Err(NotApplied::OtherBytes), "out of order");
+        let cut = &deltas[..2].concat();
+        assert!(matches!(apply(&versions[0], &cut[..cut.len() - 1]), Err(NotApplied::Malformed(_))));
+    }
+}
+
 #[test]
 fn payloads_of_nans_and_signs_of_zeros_are_changes() {
     let bytes = |floats: [u32; 4]| floats.iter().flat_map(|float| float.to_le_bytes()).collect::<Vec<_>>();
@@ -140,7 +166,8 @@ fn fuzz_delta() {
         encode_all(&base, &new).bytes
     };
     let whole: Vec<usize> = (0..300).collect();
-    let examples = [change(&[]), change(&[7, 150, 299]), change(&(20..90).collect::<Vec<_>>()), change(&whole)];
+    let chain = [change(&[7]), change(&[8])].concat();
+    let examples = [chain, change(&[]), change(&[7, 150, 299]), change(&(20..90).collect::<Vec<_>>()), change(&whole)];
     transfer_fuzz::Target::new("delta", examples).run(|bytes| match apply(&base, bytes) {
         Ok(made) => {
             assert_eq!(made.len(), base.len());

@@ -180,7 +180,7 @@ pub struct Push {
 }
 
 /// The place of a version among the deltas of its key.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Deltas {
     /// It has none.
     #[default]
@@ -192,7 +192,7 @@ pub enum Deltas {
 }
 
 /// The delta of a version. It belongs to the push as the version does, and is returned with it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeltaOf {
     /// The version of the same key from which the pushed one has come.
     pub base: Version,
@@ -203,6 +203,16 @@ pub struct DeltaOf {
     pub offset: u64,
     /// See `offset`.
     pub len: u64,
+    /// Where the last deltas before it lie, and their lengths, the oldest first: at most [`MAX_CHAIN`](crate::delta::MAX_CHAIN), the last one
+    /// that of the base. They are lent once more with this push. A node that has the base of one of them gets all from there on.
+    pub earlier: Box<[(u64, u64)]>,
+}
+
+impl DeltaOf {
+    /// Returns where the deltas lie that the push has lent, and their lengths, the oldest first.
+    pub fn ranges(&self) -> impl DoubleEndedIterator<Item = (u64, u64)> {
+        self.earlier.iter().copied().chain([(self.offset, self.len)])
+    }
 }
 
 impl Push {

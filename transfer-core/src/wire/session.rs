@@ -206,7 +206,7 @@ pub fn write_command(w: &mut Writer, op: OpId, command: &Command) {
             w.u8(u8::from(p.takeover)).u8(u8::from(p.more_follow)).u32(p.ranges);
             let Announced { notice, count } = p.announced.unwrap_or(NOT_ANNOUNCED);
             w.u16(notice).u64(count);
-            deltas::write(w, p.deltas);
+            deltas::write(w, &p.deltas);
             w.u8(u8::try_from(p.readable_by.len()).unwrap_or(u8::MAX));
             for tenant in &p.readable_by {
                 w.text(tenant.as_str());

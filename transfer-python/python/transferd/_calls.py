@@ -50,6 +50,9 @@ class PushOptions(TypedDict, total=False):
     delta_of: int | None
     """Makes a delta: what has changed since this version, which this client has published under the key and which still is. A node that has got that version
     gets the delta in its place. Name the version before in each push, beginning with the first. `pushed.delta` says what has become of it."""
+    keep_chain: int | None
+    """How many deltas before it stay published with it, 2 by default, 8 at most: a node that has missed as many versions gets them in place of a whole one. All
+    together have at most half of the bytes of the version."""
 
 
 class FetchOptions(TypedDict, total=False):

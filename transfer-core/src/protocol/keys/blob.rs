@@ -14,6 +14,7 @@ use crate::tensor::{
 };
 use crate::time::Time;
 use crate::trace::TraceContext;
+use smallvec::SmallVec;
 use std::num::{NonZeroU32, NonZeroU64};
 
 /// A tenth of a second, in nanoseconds.
@@ -57,9 +58,10 @@ struct Rare {
     awaited: Option<OperationId>,
     /// The trace context of its push, if the push had one.
     trace: Option<TraceContext>,
-    /// Its place among the deltas of its key, and the identity of its base, once that is proved.
+    /// Its place among the deltas of its key, and the identities of the bases of its last deltas, once they are proved: the last one is that of its
+    /// own base.
     deltas: Deltas,
-    base: Option<NonZeroU64>,
+    bases: SmallVec<[NonZeroU64; 1]>,
     /// Whether it lies in memory that its worker has registered, all of it or a part.
     is_registered: bool,
 }
@@ -225,7 +227,7 @@ impl Blob {
             rare,
         } = self;
         let rare = rare.as_deref().and_then(
-            |Rare { ranges: _, counted, awaited: _, trace, deltas: _, base: _, is_registered: _ }| {
+            |Rare { ranges: _, counted, awaited: _, trace, deltas: _, bases: _, is_registered: _ }| {
                 let moved = Rare { counted: counted.clone(), trace: *trace, ..Rare::default() };
                 (moved.counted.is_some() || moved.trace.is_some()).then(|| Box::new(moved))
             },
@@ -280,15 +282,18 @@ impl Blob {
         self.rare.as_ref().is_some_and(|rare| rare.deltas != Deltas::None)
     }
 
-    /// Returns where its delta lies, if it has one.
-    pub(crate) fn delta(&self) -> Option<LocalSlice> {
-        let Deltas::Of(DeltaOf { offset, len, .. }) = self.rare.as_ref()?.deltas else { return None };
-        Some(LocalSlice { segment: self.segment, offset, len })
+    /// Returns where its last deltas lie, so many of them.
+    pub(crate) fn deltas(&self, count: u8) -> GatherList {
+        let Some(Deltas::Of(of)) = self.rare.as_ref().map(|rare| &rare.deltas) else { return GatherList::new() };
+        let skipped = (of.earlier.len() + 1).saturating_sub(count.into());
+        of.ranges().skip(skipped).map(|(offset, len)| LocalSlice { segment: self.segment, offset, len }).collect()
     }
 
-    /// Returns the identity of the version of which it has a delta, if that is proved.
-    pub(crate) fn base(&self) -> Option<NonZeroU64> {
-        self.rare.as_ref()?.base
+    /// Returns how many of its last deltas make it of the version with this identity, if that is proved.
+    pub(crate) fn deltas_since(&self, held: NonZeroU64) -> Option<u8> {
+        let bases = &self.rare.as_ref()?.bases;
+        let at = bases.iter().position(|base| *base == held)?;
+        u8::try_from(bases.len() - at).ok()
     }
 
     /// Returns the ranges of the body, if there are several.
@@ -434,9 +439,8 @@ impl Keys {
     /// delta of any other version is not sent.
     pub(crate) fn prove_base(&mut self, record: RecordId, blob: BlobId, only_by_number: bool) {
         let Some(b) = self.blobs.get(blob) else { return };
-        let Some(Deltas::Of(DeltaOf { base, base_offset, .. })) = b.rare.as_ref().map(|rare| rare.deltas) else {
-            return;
-        };
+        let Some(Deltas::Of(of)) = b.rare.as_ref().map(|rare| &rare.deltas) else { return };
+        let DeltaOf { base, base_offset, ref earlier, .. } = *of;
         let is_it = |found: &BlobId| {
             self.blobs.get(*found).is_some_and(|old| {
                 let lies_there = (old.segment, old.offset) == (b.segment, base_offset) && old.source.is_arena();
@@ -451,8 +455,18 @@ impl Keys {
                 _ => None,
             });
         let base = found.and_then(|found| self.identity_of(found));
+        // The deltas before it are those of the base, from where both name the same on.
+        let before = found.and_then(|found| self.blobs.get(found)?.rare.as_deref());
+        let mut bases = SmallVec::new();
+        if let (Some(base), Some(before)) = (base, before) {
+            if let Deltas::Of(of) = &before.deltas {
+                let same = of.ranges().rev().zip(earlier.iter().rev()).take_while(|(old, named)| old == *named).count();
+                bases.extend_from_slice(&before.bases[before.bases.len().saturating_sub(same)..]);
+            }
+            bases.push(base);
+        }
         if let Some(b) = self.blobs.get_mut(blob) {
-            b.rare().base = base;
+            b.rare().bases = bases;
         }
     }
 

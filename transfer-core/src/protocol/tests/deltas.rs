@@ -16,6 +16,9 @@ struct Deltaic {
     r: Worker,
     base: (u64, u64, Vec<u8>),
     pushes: u64,
+    /// Where the deltas of the pushes lie, and how many earlier ones each keeps.
+    deltas: Vec<(u64, u64)>,
+    keep_chain: usize,
     key_of: fn(u64) -> String,
 }
 
@@ -23,7 +26,16 @@ impl Deltaic {
     fn new(configure: impl Fn(&mut NodeConfig)) -> Deltaic {
         let mut pair = Pair::with(configure);
         let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
-        Deltaic { pair, w, r, base: (0, 0, vec![0; LEN as usize]), pushes: 0, key_of: |_| "k".to_owned() }
+        Deltaic {
+            pair,
+            w,
+            r,
+            base: (0, 0, vec![0; LEN as usize]),
+            pushes: 0,
+            deltas: Vec::new(),
+            keep_chain: 0,
+            key_of: |_| "k".to_owned(),
+        }
     }
 
     /// Pushes a version in which the byte at `place` has changed, or all of a first one. `damage` is done to its delta.
@@ -38,8 +50,15 @@ impl Deltaic {
         // As the pair places its pushes.
         let at = self.pushes % 8 * part;
         self.pair.world.write(self.w.arena, at + room, &delta);
-        let of = DeltaOf { base: Version(old_version), base_offset, offset: at + room, len: delta.len() as u64 };
-        self.pair.deltas = if old_version == 0 { Deltas::Follow } else { Deltas::Of(of) };
+        let earlier = self.deltas[self.deltas.len().saturating_sub(self.keep_chain)..].into();
+        let (offset, len) = (at + room, delta.len() as u64);
+        let of = DeltaOf { base: Version(old_version), base_offset, offset, len, earlier };
+        self.pair.deltas = if old_version == 0 {
+            Deltas::Follow
+        } else {
+            self.deltas.push((offset, len));
+            Deltas::Of(of)
+        };
         let op = self.pair.push_version(self.w, &(self.key_of)(version), Some(version), bytes(LEN), 0, None);
         let at = op.0 % 8 * part;
         self.pair.world.write(self.w.arena, at, &new);
@@ -130,6 +149,52 @@ fn base_may_lie_under_another_key_of_its_series() {
     );
     assert_eq!(deltas_under(|version| format!("s/rank-3/{:016x}", (version / 3) << 4)), [false, true, false, true]);
     assert_eq!(deltas_under(|version| format!("k{version}")), [false; 4]);
+}
+
+// Promise: deltas, seen to fail
+#[test]
+fn node_that_has_missed_versions_gets_the_deltas_that_are_kept() {
+    for keep_chain in 0..4 {
+        let mut d = Deltaic { keep_chain, ..Deltaic::new(|_| {}) };
+        d.push(1, 5, |_| {});
+        d.fetched_delta();
+        for version in 2..=5 {
+            d.push(version, 100 * version as usize, |_| {});
+        }
+        let last = |d: &Deltaic, count| d.deltas.iter().rev().take(count).map(|(_, len)| len).sum::<u64>();
+        // It has missed three versions, so it needs four deltas.
+        let four = if keep_chain == 3 { last(&d, 4) } else { 0 };
+        assert_eq!(d.fetched_delta(), four, "a chain of {keep_chain}");
+        d.push(6, 600, |_| {});
+        d.push(7, 700, |_| {});
+        let two = if keep_chain > 0 { last(&d, 2) } else { 0 };
+        assert_eq!(d.fetched_delta(), two, "a chain of {keep_chain}");
+        d.end();
+    }
+}
+
+// Promise: deltas, seen to fail
+#[test]
+fn earlier_deltas_that_are_not_those_of_the_base_are_not_sent() {
+    let mut d = Deltaic { keep_chain: 2, ..Deltaic::new(|_| {}) };
+    d.push(1, 5, |_| {});
+    d.fetched_delta();
+    for version in 2..=3 {
+        d.push(version, 100 * version as usize, |_| {});
+    }
+    // The worker names another place for the delta of version 3, and the right one for what is before it.
+    d.deltas.last_mut().unwrap().0 += 64;
+    d.push(4, 400, |_| {});
+    assert_eq!(d.fetched_delta(), 0);
+    // A chain over a version that has no delta: version 5 was not pushed with one.
+    let earlier = d.deltas.clone();
+    d.base.0 = 0;
+    d.push(5, 500, |_| {});
+    d.base.0 = 5;
+    d.deltas = earlier;
+    d.push(6, 600, |_| {});
+    assert_eq!((d.fetched_delta(), d.meter().versions, d.given_up(WhyWhole::OtherBytes)), (0, 0, 0));
+    d.end();
 }
 
 #[test]

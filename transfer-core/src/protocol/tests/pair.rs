@@ -247,7 +247,7 @@ impl Pair {
             readable_by: self.readable_by.clone(),
             trace: self.trace,
             more_follow: self.more_follow,
-            deltas: self.deltas,
+            deltas: self.deltas.clone(),
             ..Push::new(key(text), meta, offset)
         };
         self.command(w, op, Command::Push(push));

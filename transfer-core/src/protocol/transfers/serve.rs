@@ -1,6 +1,7 @@
 //! A request of a peer.
 
 use crate::protocol::ids::{BlobId, CopyId};
+use crate::protocol::keys::Blob;
 use crate::protocol::relays::Spreading;
 use crate::protocol::tenant::Tenant;
 use crate::tensor::{Excerpt, Key, Name, Retention, Version};
@@ -45,8 +46,8 @@ pub(crate) struct Serve {
     is_packed: bool,
     /// `blob` consists of ranges of several versions.
     is_gathered: bool,
-    /// What is sent is the delta of the version.
-    sends_delta: bool,
+    /// How many of the last deltas of the version are sent in its place.
+    deltas: u8,
     spreading: Spread,
 }
 
@@ -123,7 +124,7 @@ impl Serve {
             has_place: false,
             is_packed: false,
             is_gathered: false,
-            sends_delta: false,
+            deltas: 0,
             spreading: Spread::Not,
         }
     }
@@ -216,9 +217,11 @@ impl Serve {
         Serve { held, ..self }
     }
 
-    /// Whether the peer has the base of a version, so that the delta will do. Only all of a version has one, and no copy of it.
-    pub(crate) fn takes_delta(&self, base: Option<NonZeroU64>) -> bool {
-        self.has(base) && !self.is_of_parts() && self.blob == self.fetching
+    /// Returns how many of the last deltas of a version make it of the one that the peer has. Only all of a version has some, and no copy
+    /// of it.
+    pub(crate) fn takes_deltas(&self, version: &Blob) -> Option<u8> {
+        let is_all = !self.is_of_parts() && self.blob == self.fetching;
+        version.deltas_since(self.held.filter(|_| is_all)?)
     }
 
     /// Whether the peer has some version.
@@ -226,14 +229,14 @@ impl Serve {
         self.held.is_some()
     }
 
-    /// Decides that the delta of the version is sent.
-    pub(crate) fn send_delta(&mut self) {
-        self.sends_delta = true;
+    /// Decides that so many of the last deltas of the version are sent.
+    pub(crate) fn send_deltas(&mut self, count: u8) {
+        self.deltas = count;
     }
 
-    /// Whether what is sent is the delta of the version.
-    pub(crate) fn sends_delta(&self) -> bool {
-        self.sends_delta
+    /// Returns how many of the last deltas of the version are sent in its place. 0: it is sent itself.
+    pub(crate) fn deltas(&self) -> u8 {
+        self.deltas
     }
 
     /// Whether the peer has the version with this identity.
@@ -404,7 +407,7 @@ impl Serve {
             packed: self.is_packed(),
             identity: identity.filter(|_| !self.is_gathered),
             deltas_follow: follow && !self.is_of_parts(),
-            is_delta: self.sends_delta,
+            is_delta: self.deltas > 0,
             spreads: (spreads || self.relays().is_some()) && !self.is_of_parts(),
         }
     }

@@ -338,7 +338,7 @@ impl Cluster {
         assert!(self.world.write(arena.memory, offset, &delta));
         arena.deltas.insert(push.offset, range);
         let base = self.pushed[base].version.unwrap();
-        Deltas::Of(DeltaOf { base, base_offset, offset, len: delta.len() as u64 })
+        Deltas::Of(DeltaOf { base, base_offset, offset, len: delta.len() as u64, earlier: [].into() })
     }
 
     fn push(&mut self, worker: usize) {

@@ -17,14 +17,15 @@ use crate::time::Time;
 use crate::trace::TraceContext;
 use crate::wire::landing::SlotGrant;
 use crate::wire::message::{Body, NameRef, Role};
-use smallvec::smallvec;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-/// Returns the length of what is sent of a version: all of it, what is still to be cut out of it, or its delta.
+/// Returns the length of what is sent of a version: all of it, what is still to be cut out of it, or its deltas.
 fn sent_bytes(serve: &Serve, version: &Blob) -> u64 {
-    let delta = version.delta().filter(|_| serve.sends_delta());
-    delta.map_or_else(|| version.len_of(serve.part()), |delta| delta.len)
+    match serve.deltas() {
+        0 => version.len_of(serve.part()),
+        count => version.deltas(count).iter().map(|delta| delta.len).sum(),
+    }
 }
 
 impl Answering<'_> {
@@ -164,9 +165,9 @@ impl Answering<'_> {
         let Some(metadata_id) = known.or_else(|| self.links.tell(link, &key, &meta)) else { return };
         serve.describe(metadata_id);
         let sends_to_all = self.config.rules.breaks(Broken::SendsDeltasToAll) && serve.has_any();
-        if let Some(delta) = b.delta().filter(|_| sends_to_all || serve.takes_delta(b.base())) {
-            serve.send_delta();
-            let len = delta.len;
+        if let Some(count) = serve.takes_deltas(b).or(sends_to_all.then_some(1)).filter(|_| !b.deltas(1).is_empty()) {
+            serve.send_deltas(count);
+            let len = sent_bytes(serve, b);
             return sending!(self).send(link, Role::Pull, index, Body::Delta { version, metadata_id, len, meta });
         }
         sending!(self).send(link, Role::Pull, index, Body::MetaDataUpdate { version, metadata_id, meta });
@@ -215,7 +216,7 @@ impl Answering<'_> {
     /// Writes the version into the slot that the peer has granted. What is packed, or lies in very many ranges, waits for a
     /// place first.
     fn cut_and_write(&mut self, link: LinkId, index: u32) {
-        let sends_delta = self.transfers.serve(link, index).is_some_and(Serve::sends_delta);
+        let sends_delta = self.transfers.serve(link, index).is_some_and(|serve| serve.deltas() > 0);
         match self.takes_place(link, index).filter(|_| !sends_delta) {
             None => self.write_served(link, index),
             Some(Ok(())) => self.transfers.line_up(link, index),
@@ -234,9 +235,9 @@ impl Answering<'_> {
         // What is sent may be a copy of the version, or of a part of it.
         let identity = serve.fetching().and_then(|published| self.keys.identity_of(published));
         let header = serve.header(index, &slot, (version, identity), follow, sent_bytes(serve, b));
-        let body = match b.delta().filter(|_| serve.sends_delta()) {
-            Some(delta) => smallvec![delta],
-            None => self.keys.body_of(blob, serve.part()),
+        let body = match serve.deltas() {
+            0 => self.keys.body_of(blob, serve.part()),
+            count => b.deltas(count),
         };
         if let Some(context) = origin {
             sending!(self).send(link, Role::Pull, index, Body::Trace { version, context });
@@ -265,7 +266,7 @@ impl Answering<'_> {
             let (fabric, path) = (l.kind(), l.path());
             let copies = u64::from(l.limits().sender_copies + l.limits().receiver_copies);
             if let Some(blob) = serve.fetching().filter(|_| !serve.is_cancelled()).and_then(|b| self.keys.blob(b)) {
-                let bytes = if serve.sends_delta() { sent_bytes(&serve, blob) } else { blob.len_of(serve.excerpt()) };
+                let bytes = if serve.deltas() > 0 { sent_bytes(&serve, blob) } else { blob.len_of(serve.excerpt()) };
                 let copies = copies + u64::from(serve.is_packed());
                 self.links.carried_out(link, bytes);
                 let waited = Duration::from_micros(serve.waited_us.into());

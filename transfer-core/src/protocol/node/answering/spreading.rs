@@ -31,7 +31,7 @@ impl Answering<'_> {
     ) -> bool {
         let Some(serve) = self.transfers.serve(link, index) else { return false };
         let (Some(b), Some(peer)) = (self.keys.blob(blob), self.links.peer_of(link)) else { return false };
-        let spreads = self.may_spread(serve, b) && !serve.takes_delta(b.base());
+        let spreads = self.may_spread(serve, b) && serve.takes_deltas(b).is_none();
         let Some(identity) = self.keys.identity_of(blob).filter(|_| spreads) else { return false };
         let (name, version, meta) = (peer.name.clone(), b.version, b.meta.clone());
         let links = &*self.links;

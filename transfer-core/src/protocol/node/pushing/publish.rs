@@ -3,9 +3,7 @@
 use crate::exchange::Label;
 use crate::fabric::FabricKind;
 use crate::memory::{ALIGNMENT, LocalSlice, padded};
-use crate::op::{
-    Announced, Answer, DeltaOf, Deltas, Failure, FailureCode, MAX_NOTICES, OpId, Push, Report, announced_ticket,
-};
+use crate::op::{Announced, Answer, Deltas, Failure, FailureCode, MAX_NOTICES, OpId, Push, Report, announced_ticket};
 use crate::protocol::action::NoticeAt;
 use crate::protocol::ids::{RecordId, SessionId};
 use crate::protocol::keys::{Blob, Claimant, Claiming, Owner, Record, Source};
@@ -93,8 +91,9 @@ fn pushed_slice(s: &Session, push: &Push, ranges: &[ArenaRange]) -> Result<Pushe
     }
     let body_len = push.meta.len_bytes() - push.meta.body_offset();
     let sum = ranges.iter().try_fold(0_u64, |sum, r| sum.checked_add(r.len));
-    if let Deltas::Of(DeltaOf { offset, len, .. }) = push.deltas
-        && offset.checked_add(len).is_none_or(|end| end > arena_len)
+    if let Deltas::Of(of) = &push.deltas
+        && let Some((offset, len)) =
+            of.ranges().find(|(offset, len)| offset.checked_add(*len).is_none_or(|end| end > arena_len))
     {
         return invalid(format!(
             "the delta of {len} bytes at {offset} does not lie within the arena of {arena_len} bytes"
