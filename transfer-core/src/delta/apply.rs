@@ -56,10 +56,10 @@ impl Front {
             let form = form.filter(|form| match form {
                 Form::Unchanged => len == 0,
                 Form::Whole => u64::from(len) == block,
-                Form::Places(_) | Form::Runs(_) => u64::from(len) < block,
+                Form::Places(_) | Form::Runs(_) | Form::Steps => u64::from(len) < block,
             });
             let Some(form) = form else {
-                let (what, expected) = ("entry of a delta's index", "a form from 0 to 5 and a length that fits it");
+                let (what, expected) = ("entry of a delta's index", "a form from 0 to 6 and a length that fits it");
                 return wrong(what, entry.into(), expected);
             };
             index.push((form, len));
@@ -180,12 +180,37 @@ fn apply_part(form: Form, block: &mut [u8], bytes: &[u8]) -> Result<(), NotAppli
         Form::Places(1) => places::<1>(block, bytes)?,
         Form::Places(_) => places::<2>(block, bytes)?,
         Form::Runs(width) => runs(block, bytes, width)?,
+        Form::Steps => steps(block, bytes)?,
     }
     Ok(())
 }
 
 const OUTSIDE: WireError =
     WireError::Value { what: "place of a changed element", value: 0, expected: "one within its block" };
+
+/// Raises and lowers elements of two bytes, and writes others to their places.
+fn steps(block: &mut [u8], part: &[u8]) -> Result<(), NotApplied> {
+    let mut r = Reader::new("a block of a delta", part);
+    let (count, gaps) = (r.u32()? as usize, r.u32()? as usize);
+    let (gaps, fallen) = (r.raw(gaps)?, r.raw(count.div_ceil(8))?);
+    let rest = &part[8 + gaps.len() + fallen.len()..];
+    let (mut number, mut place) = (0, 0);
+    let (elements, _) = block.as_chunks_mut::<2>();
+    for gap in gaps {
+        place += usize::from(*gap);
+        if *gap != SKIP {
+            let (Some(element), true) = (elements.get_mut(place), number < count) else { return Err(OUTSIDE.into()) };
+            let has_fallen = fallen[number / 8] >> (number % 8) & 1 == 1;
+            let step = if has_fallen { u16::MAX } else { 1 };
+            *element = u16::from_le_bytes(*element).wrapping_add(step).to_le_bytes();
+            (number, place) = (number + 1, place + 1);
+        }
+    }
+    if number < count {
+        return Err(WireError::Long { what: "a block of a delta", extra: count - number }.into());
+    }
+    places::<2>(block, rest)
+}
 
 /// Writes elements of `W` bytes to their places.
 fn places<const W: usize>(block: &mut [u8], part: &[u8]) -> Result<(), NotApplied> {

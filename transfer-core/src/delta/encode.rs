@@ -152,6 +152,9 @@ struct Encoder {
     /// The places of the changed elements of the block.
     places: Vec<u16>,
     heads: Vec<u8>,
+    /// The places of those that have risen or fallen by one, and which of them have fallen.
+    steps: Vec<u16>,
+    fallen: Vec<u8>,
 }
 
 impl Encoder {
@@ -161,20 +164,25 @@ impl Encoder {
         let (mut count, single) = self.find(old, new);
         let odd = old.len() % 2 == 1 && old.last() != new.last();
         self.density.changed += 2 * count as u64 + u64::from(odd);
+        let is_of_steps = !odd && count > 0 && self.is_of_steps(old, new);
         // An element takes a byte for its gap, and its bytes.
-        let width = if odd || 2 * single > count { 1 } else { 2 };
+        let width = if odd || 2 * single > count && !is_of_steps { 1 } else { 2 };
         if width == 1 && (odd || count > 0) {
             count = self.find_bytes(old, new);
         }
         let form = match count {
             0 => Form::Unchanged,
+            _ if is_of_steps => {
+                count = self.places.len();
+                Form::Steps
+            }
             _ => self.part(new, count, width),
         };
         let before = self.parts.len();
         match form {
             Form::Unchanged => {}
             Form::Whole => self.parts.extend_from_slice(new),
-            Form::Places(_) | Form::Runs(_) => {
+            Form::Places(_) | Form::Runs(_) | Form::Steps => {
                 self.parts.extend_from_slice(&self.heads);
                 self.values(new, count, width);
             }
@@ -203,6 +211,47 @@ impl Encoder {
         (self.places.len(), single)
     }
 
+    /// Takes the elements that have risen or fallen by one from the places, and writes into `heads` what stands in front of the values of the
+    /// others. Returns false, and leaves the places as they are, if they are less than half of the elements.
+    fn is_of_steps(&mut self, old: &[u8], new: &[u8]) -> bool {
+        let Encoder { places, steps, fallen, heads, .. } = self;
+        let (old, new) = (old.as_chunks::<2>().0, new.as_chunks::<2>().0);
+        let step = |place: &u16| {
+            let at = usize::from(*place);
+            u16::from_le_bytes(new[at]).wrapping_sub(u16::from_le_bytes(old[at]))
+        };
+        let is_step = |place: &u16| matches!(step(place), 1 | u16::MAX);
+        // A few tell whether it is worth to look at all.
+        let first = &places[..places.len().min(64)];
+        if first.iter().filter(|place| is_step(place)).count() * 2 < first.len() {
+            return false;
+        }
+        steps.clear();
+        steps.extend(places.iter().filter(|place| is_step(place)));
+        let runs = 1 + places.windows(2).filter(|pair| pair[1] - pair[0] != 1).count();
+        let (skips, others) = (2 * (old.len() / usize::from(SKIP)), places.len() - steps.len());
+        let len = 12 + places.len() + skips + steps.len().div_ceil(8) + 2 * others;
+        if others > steps.len() || runs * 2 < places.len() || len >= 2 * new.len() {
+            return false;
+        }
+        fallen.clear();
+        fallen.resize(steps.len().div_ceil(8), 0);
+        for (number, place) in steps.iter().enumerate() {
+            fallen[number / 8] |= u8::from(step(place) != 1) << (number % 8);
+        }
+        places.retain(|place| !is_step(place));
+        heads.clear();
+        heads.extend_from_slice(&(steps.len() as u32).to_le_bytes());
+        heads.extend_from_slice(&[0; 4]);
+        gaps(heads, steps);
+        let len = (heads.len() - 8) as u32;
+        heads[4..8].copy_from_slice(&len.to_le_bytes());
+        heads.extend_from_slice(fallen);
+        heads.extend_from_slice(&(places.len() as u32).to_le_bytes());
+        gaps(heads, places);
+        true
+    }
+
     /// As [`Encoder::find`], of bytes.
     fn find_bytes(&mut self, old: &[u8], new: &[u8]) -> usize {
         self.places.resize(BLOCK_BYTES, 0);
@@ -224,16 +273,7 @@ impl Encoder {
         let form = if runs * 2 < count { Form::Runs(width) } else { Form::Places(width) };
         if form == Form::Places(width) {
             heads.extend_from_slice(&(count as u32).to_le_bytes());
-            let mut next = 0;
-            for place in places.iter().map(|place| u32::from(*place)) {
-                let mut gap = place - next;
-                while gap >= SKIP.into() {
-                    heads.push(SKIP);
-                    gap -= u32::from(SKIP);
-                }
-                heads.push(gap as u8);
-                next = place + 1;
-            }
+            gaps(heads, places);
         } else {
             heads.extend_from_slice(&(runs as u32).to_le_bytes());
             let (mut next, mut rest) = (0, places);
@@ -272,6 +312,20 @@ fn changed(old: &[[u8; 2]; GROUP], new: &[[u8; 2]; GROUP]) -> u64 {
     }
     let (words, _) = differs.as_chunks();
     words.iter().rev().fold(0, |mask, word| mask << 8 | u64::from_le_bytes(*word).wrapping_mul(GATHER) >> 56)
+}
+
+/// Writes the gaps between places.
+fn gaps(bytes: &mut Vec<u8>, places: &[u16]) {
+    let mut next = 0;
+    for place in places.iter().map(|place| u32::from(*place)) {
+        let mut gap = place - next;
+        while gap >= SKIP.into() {
+            bytes.push(SKIP);
+            gap -= u32::from(SKIP);
+        }
+        bytes.push(gap as u8);
+        next = place + 1;
+    }
 }
 
 fn leb128(bytes: &mut Vec<u8>, mut number: u32) {

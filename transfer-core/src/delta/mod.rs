@@ -1,7 +1,7 @@
 //! Deltas: what has changed between two versions of the same length.
 //!
 //! A version is cut into blocks of [`BLOCK_BYTES`], whatever its tensors are, and each block is encoded by itself, in the
-//! shortest of five forms. A block can therefore be applied without the others, from its part of the base and its part of the
+//! shortest of six forms. A block can therefore be applied without the others, from its part of the base and its part of the
 //! delta, and applying needs no element types. [`section::BLOCKS`] blocks are a *section*, which is made and proved by itself, so several threads
 //! make a delta and apply it. A delta says how long its version is and has the digests of the version's sections, which
 //! prove the result whatever the base was.
@@ -22,6 +22,7 @@
 //! | 0 | nothing: the block is that of the base |
 //! | 1 | the block |
 //! | 2, 3 | elements at places; elements of 1 byte, of 2 bytes: their number u32; for each a gap u8 to the element behind the one before, where 255 skips 255 elements and has no value; the values |
+//! | 6 | elements of 2 bytes whose number, little endian, has risen or fallen by one, as most of those do that an optimizer changes: how many u32, the length of their gaps u32; the gaps, as in form 3; for each a bit, the lowest first, which is 1 if it has fallen, in whole bytes; then the other changed elements, as in form 3 |
 //! | 4, 5 | elements in runs; elements of 1 byte, of 2 bytes: the number of runs u32; for each a gap and a length, both LEB128; the values |
 //!
 //! # Layout
@@ -103,6 +104,8 @@ enum Form {
     /// Elements of this many bytes: 1 or 2.
     Places(usize),
     Runs(usize),
+    /// Elements of 2 bytes that have risen or fallen by one, and others at places.
+    Steps,
 }
 
 impl Form {
@@ -112,6 +115,7 @@ impl Form {
             Form::Whole => 1,
             Form::Places(width) => width as u32 + 1,
             Form::Runs(width) => width as u32 + 3,
+            Form::Steps => 6,
         }
     }
 
@@ -121,6 +125,7 @@ impl Form {
             1 => Form::Whole,
             2 | 3 => Form::Places(number as usize - 1),
             4 | 5 => Form::Runs(number as usize - 3),
+            6 => Form::Steps,
             _ => return None,
         })
     }
