@@ -285,6 +285,22 @@ async fn push_behind_a_delta(socket: PathBuf) {
     assert_eq!([last.await.expect("pushed").version, wide.await.expect("pushed").version], [10, 11]);
     let gone = pusher.fetch("w").timeout(Duration::from_millis(100)).await.expect_err("it was deleted");
     assert_eq!(gone.failure_code(), Some(FailureCode::UnknownKey), "{gone}");
+    // What is taken back is the version that was pushed before.
+    for is_long in [true, false] {
+        pusher.push_tensor("back", long()).version(1).await.expect("pushed");
+        let mut next = if is_long { long() } else { short() };
+        next.as_mut_bytes()[..3].fill(7);
+        let mut compared = Box::pin(pusher.push_tensor("back", long()).delta_of(1).into_future());
+        let mut last = Box::pin(pusher.push_tensor("back", next).delta_of(2).into_future());
+        let mut taken = Box::pin(pusher.take_back("back").into_future());
+        assert!(compared.as_mut().poll(&mut cx).is_pending());
+        assert!(last.as_mut().poll(&mut cx).is_pending());
+        assert!(taken.as_mut().poll(&mut cx).is_pending());
+        let taken = taken.await.expect("nobody reads it");
+        assert_eq!(taken.as_bytes()[..3], [7, 7, 7]);
+        assert_eq!([compared.await.expect("pushed").version, last.await.expect("pushed").version], [2, 3]);
+        pusher.delete("back").await.expect("its own");
+    }
 }
 
 // Promise: deltas, seen to fail

@@ -65,6 +65,38 @@ impl OrderCall {
     }
 }
 
+/// Waits, until `limit`, for what a thread sends behind the pushes of its key that came before it.
+pub(super) fn sent_behind<T>(
+    session: &Session,
+    sending: &mut oneshot::Receiver<T>,
+    (limit, timeout): (Instant, Duration),
+    waker: &Waker,
+) -> ControlFlow<Result<T, Error>, Instant> {
+    if session.is_forked() {
+        return ControlFlow::Break(Err(Error::Forked));
+    }
+    let now = Instant::now();
+    let mut found = Pin::new(&mut *sending).poll(&mut Context::from_waker(waker));
+    if found.is_pending() && now >= limit {
+        // It is not sent any more, unless it was just now.
+        sending.close();
+        found = sending.try_recv().map_or(Poll::Pending, |call| Poll::Ready(Ok(call)));
+    }
+    let failure = match found {
+        Poll::Ready(Ok(sent)) => return ControlFlow::Break(Ok(sent)),
+        Poll::Pending if now < limit => return ControlFlow::Continue(limit.min(now + COMPARED_POLL)),
+        Poll::Pending => {
+            let text = format!("not sent within {timeout:?}: the delta of an earlier push of the key is not made yet");
+            Failure::new(FailureCode::Deadline, text)
+        }
+        Poll::Ready(Err(_)) => {
+            let text = "the thread that was to send it behind an earlier push has ended";
+            Failure::new(FailureCode::Unknown, text)
+        }
+    };
+    ControlFlow::Break(Err(failure.into()))
+}
+
 impl Call for OrderCall {
     type Output = Result<(), Error>;
 
@@ -73,34 +105,12 @@ impl Call for OrderCall {
             match (&mut self.stage, &self.command) {
                 (Stage::New, Ok(command)) => self.stage = self.start(command.clone()),
                 (Stage::New, Err(e)) => return ControlFlow::Break(Err(e.clone())),
-                (Stage::Behind { .. }, _) if self.session.is_forked() => return ControlFlow::Break(Err(Error::Forked)),
                 (Stage::Behind { sending, limit }, _) => {
-                    let (now, limit) = (Instant::now(), *limit);
-                    let mut found = Pin::new(&mut *sending).poll(&mut Context::from_waker(waker));
-                    if found.is_pending() && now >= limit {
-                        // It is not sent any more, unless it was just now.
-                        sending.close();
-                        found = sending.try_recv().map_or(Poll::Pending, |call| Poll::Ready(Ok(call)));
+                    match sent_behind(&self.session, sending, (*limit, self.timeout), waker) {
+                        ControlFlow::Break(Ok(call)) => self.stage = Stage::Sent(call),
+                        ControlFlow::Break(Err(e)) => return ControlFlow::Break(Err(e)),
+                        ControlFlow::Continue(at) => return ControlFlow::Continue(at),
                     }
-                    let failure = match found {
-                        Poll::Ready(Ok(call)) => {
-                            self.stage = Stage::Sent(call);
-                            continue;
-                        }
-                        Poll::Pending if now < limit => return ControlFlow::Continue(limit.min(now + COMPARED_POLL)),
-                        Poll::Pending => {
-                            let waited = self.timeout;
-                            let text = format!(
-                                "not sent within {waited:?}: the delta of an earlier push of the key is not made yet"
-                            );
-                            Failure::new(FailureCode::Deadline, text)
-                        }
-                        Poll::Ready(Err(_)) => {
-                            let text = "the thread that was to send it behind an earlier push has ended";
-                            Failure::new(FailureCode::Unknown, text)
-                        }
-                    };
-                    return ControlFlow::Break(Err(failure.into()));
                 }
                 (Stage::Sent(call), _) => {
                     let read = |answer| matches!(answer, Answer::Deleted | Answer::Reserved).then_some(());

@@ -1,5 +1,6 @@
 //! Gates: a published version is taken back and updated in place.
 
+use super::order::sent_behind;
 use super::taken_back::{Planned, TakenBack, taken_back};
 use crate::error::Error;
 use crate::memory::TensorMut;
@@ -9,6 +10,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
 use transfer_core::op::{Answer, Command, FailureCode};
 use transfer_core::tensor::{Key, Version};
 
@@ -70,36 +72,45 @@ pub struct TakeBackCall<T: TakenBack> {
 #[expect(clippy::large_enum_variant, reason = "one for each call, and nearly every call comes to its largest")]
 enum Stage<T: TakenBack> {
     New(Key),
+    /// A push of the key that came before it is still being compared with its base, on the thread that asks the sidecar behind it.
+    Behind(Key, oneshot::Receiver<Begun<T>>),
     /// The sidecar was asked for it. The plan is that of the version that it is expected to return.
     Asked(OneCall, Option<Planned<T::Plan>>),
     Allocating(T::Fresh),
 }
 
+/// The call to the sidecar, and the plan of the version that it is expected to return. `None` if readers from before a restart of the
+/// sidecar may still read it.
+type Begun<T> = Result<Option<(OneCall, Option<Planned<<T as TakenBack>::Plan>>)>, Error>;
+
 /// The time of a call: when it began, now, and its deadline.
+#[derive(Clone, Copy)]
 struct Times {
     started: Instant,
     now: Instant,
     limit: Instant,
 }
 
-impl<T: TakenBack> TakeBackCall<T> {
-    /// Asks the sidecar, unless the version cannot be taken back. `None` if readers from before a restart of the sidecar
-    /// may still read it.
-    fn begin(&self, key: &Key, times: &Times) -> Result<Option<Stage<T>>, Error> {
-        let (version, session) = (self.version, &self.session);
-        // The sidecar does not know the readers from before its restart, and no event reports that they are done.
-        if times.now < times.limit && !session.home().is_read_no_more(&session.formers_of(key, version)) {
-            return Ok(None);
-        }
-        // If the memory could not be written afterwards, the version stays published.
-        let published = session.published(key, version);
-        let version = published.as_ref().and_then(|(_, push)| push.version).or(version);
-        let planned = published.map(|(lent, push)| Planned::new::<T>(session, lent, &push)).transpose()?;
-        let timeout = times.limit.saturating_duration_since(times.now);
-        let command = Command::TakeBack(transfer_core::op::TakeBack { key: key.clone(), version, timeout });
-        let call = OneCall::new(session.clone(), command, times.started, times.limit);
-        Ok(Some(Stage::Asked(call, planned)))
+/// Asks the sidecar, unless the version cannot be taken back. Behind a push that has no answer yet it is not known which version is the
+/// newest.
+fn begin<T: TakenBack>(
+    session: &Arc<Session>,
+    key: &Key,
+    version: Option<Version>,
+    times: &Times,
+    is_behind: bool,
+) -> Begun<T> {
+    // The sidecar does not know the readers from before its restart, and no event reports that they are done.
+    if times.now < times.limit && !session.home().is_read_no_more(&session.formers_of(key, version)) {
+        return Ok(None);
     }
+    // If the memory could not be written afterwards, the version stays published.
+    let published = if is_behind { None } else { session.published(key, version) };
+    let version = published.as_ref().and_then(|(_, push)| push.version).or(version);
+    let planned = published.map(|(lent, push)| Planned::new::<T>(session, lent, &push)).transpose()?;
+    let timeout = times.limit.saturating_duration_since(times.now);
+    let command = Command::TakeBack(transfer_core::op::TakeBack { key: key.clone(), version, timeout });
+    Ok(Some((OneCall::new(session.clone(), command, times.started, times.limit), planned)))
 }
 
 impl<T: TakenBack> Call for TakeBackCall<T> {
@@ -116,12 +127,34 @@ impl<T: TakenBack> Call for TakeBackCall<T> {
                 Err(e) => return ControlFlow::Break(Err(e.clone())),
             };
             match stage {
-                Stage::New(key) => {
-                    let key = key.clone();
-                    match self.begin(&key, &times) {
-                        Ok(Some(asked)) => self.stage = Ok(asked),
-                        Ok(None) => return ControlFlow::Continue(poll_again),
-                        Err(e) => return ControlFlow::Break(Err(e)),
+                Stage::New(key) if self.session.has_background(key) => {
+                    let (session, of, version) = (self.session.clone(), key.clone(), self.version);
+                    let behind = self.session.in_background(key.clone(), 1, move |is_wanted| {
+                        let mut begun =
+                            begin::<T>(&session, &of, version, &Times { now: Instant::now(), ..times }, true);
+                        if let Ok(Some((call, _))) = &mut begun {
+                            call.submit(is_wanted);
+                        }
+                        begun
+                    });
+                    self.stage = Ok(Stage::Behind(key.clone(), behind));
+                }
+                Stage::New(key) => match begin::<T>(&self.session, key, self.version, &times, false) {
+                    Ok(Some((call, planned))) => self.stage = Ok(Stage::Asked(call, planned)),
+                    Ok(None) => return ControlFlow::Continue(poll_again),
+                    Err(e) => return ControlFlow::Break(Err(e)),
+                },
+                Stage::Behind(key, behind) => {
+                    match sent_behind(&self.session, behind, (times.limit, self.timeout), waker) {
+                        ControlFlow::Break(Ok(Ok(Some((call, planned))))) => {
+                            self.stage = Ok(Stage::Asked(call, planned))
+                        }
+                        ControlFlow::Break(Ok(Ok(None))) => {
+                            self.stage = Ok(Stage::New(key.clone()));
+                            return ControlFlow::Continue(poll_again);
+                        }
+                        ControlFlow::Break(Ok(Err(e)) | Err(e)) => return ControlFlow::Break(Err(e)),
+                        ControlFlow::Continue(at) => return ControlFlow::Continue(at),
                     }
                 }
                 Stage::Asked(call, planned) => {

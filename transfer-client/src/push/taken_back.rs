@@ -12,7 +12,7 @@ use transfer_core::wire::digests::MARK;
 use transfer_core::wire::ranges::{RANGE_BYTES, read_ranges};
 
 /// What a version that is taken back becomes: a tensor, the tensors of a bundle, or nothing.
-pub trait TakenBack: Sized {
+pub trait TakenBack: Sized + 'static {
     /// How its memory can be taken back.
     type Plan: Debug + Send + Unpin;
 
