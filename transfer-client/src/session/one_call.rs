@@ -42,7 +42,7 @@ impl OneCall {
 
     /// Lends these deltas with the command, a push.
     pub(crate) fn with_deltas(mut self, deltas: Option<LentDeltas>) -> OneCall {
-        self.item.deltas = deltas;
+        self.item.deltas = deltas.map(Box::new);
         self
     }
 

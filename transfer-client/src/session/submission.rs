@@ -21,7 +21,7 @@ pub(crate) struct Submitting {
     /// The range to lend with a push, or with a fetch into memory.
     pub(crate) held: Option<Held>,
     /// The memory of the push's deltas.
-    pub(crate) deltas: Option<LentDeltas>,
+    pub(crate) deltas: Option<Box<LentDeltas>>,
     /// After this moment the waiter is woken to check whether it still waits.
     pub(crate) overdue: Instant,
     /// Its number, once it is in the ring.

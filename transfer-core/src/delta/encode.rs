@@ -131,12 +131,12 @@ pub fn front(len: u64, sections: &[Section]) -> Vec<u8> {
 }
 
 /// Reads a block of the base and of the version.
-fn read_block<'a>(
+fn read_block(
     (len, number): (u64, u64),
-    buffers: &'a mut Buffers,
+    buffers: &mut Buffers,
     base: impl Fn(u64, &mut [u8]),
     new: impl Fn(u64, &mut [u8]),
-) -> (&'a [u8], &'a [u8]) {
+) -> (&[u8], &[u8]) {
     let at = number * BLOCK_BYTES as u64;
     let bytes = (len - at).min(BLOCK_BYTES as u64) as usize;
     let (old, fresh) = (&mut buffers.block[..bytes], &mut buffers.other[..bytes]);
