@@ -29,6 +29,9 @@ pub(crate) struct Event<T> {
     pub(crate) writable: bool,
 }
 
+/// What one wait returns.
+pub(crate) type Events<T> = SmallVec<[Event<T>; EVENTS]>;
+
 #[derive(Debug)]
 pub(crate) struct Epoll<T> {
     fd: OwnedFd,
@@ -51,6 +54,13 @@ impl<T: Token> Epoll<T> {
         epoll::modify(&self.fd, fd, EventData::new_u64(token.to_u64()), flags)
     }
 
+    /// Watches a descriptor that was added for input, or does not report it for now.
+    pub(crate) fn watch(&self, fd: impl AsFd, token: T, input: bool) {
+        let flags = if input { EventFlags::IN } else { EventFlags::empty() };
+        // Fails only for a descriptor that was not added.
+        let _ = epoll::modify(&self.fd, fd, EventData::new_u64(token.to_u64()), flags);
+    }
+
     /// Stops watching a descriptor.
     pub(crate) fn remove(&self, fd: impl AsFd) {
         // Fails only for a descriptor that is not watched.
@@ -58,7 +68,7 @@ impl<T: Token> Epoll<T> {
     }
 
     /// Waits until a descriptor is ready or the timeout has passed. `None` waits without limit.
-    pub(crate) fn wait(&self, timeout: Option<Duration>) -> SmallVec<[Event<T>; EVENTS]> {
+    pub(crate) fn wait(&self, timeout: Option<Duration>) -> Events<T> {
         let mut events = [const { MaybeUninit::uninit() }; EVENTS];
         let timeout = timeout.and_then(|t| Timespec::try_from(t).ok());
         // The call fails only if a signal interrupts it, and then there are no events yet.

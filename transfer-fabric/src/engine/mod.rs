@@ -215,7 +215,7 @@ impl Engine {
             run.add_words(Segment::create("transfer-counters", &options, &config.budget)?)?;
         }
         let clock = run.clock;
-        let turns = Turns::new(run);
+        let turns = Turns::new(run).map_err(system("epoll"))?;
         let keeper = turns.clone();
         let thread = std::thread::Builder::new()
             .name("transfer-data".into())

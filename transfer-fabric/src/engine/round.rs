@@ -180,6 +180,7 @@ impl Run {
                         fabric.woken();
                     }
                 }
+                Ready::Engine => {}
                 Ready::Bell => {
                     // Every round checks for commands anyway.
                     let _ = rustix::io::read(&*self.bell, &mut [0; 8]);

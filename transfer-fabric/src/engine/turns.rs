@@ -5,11 +5,11 @@
 //! thread, the *keeper*, goes on while nobody waits.
 //!
 //! One thread at a time turns it, and holds its lock:
-//! - **The keeper sleeps without the lock.** So a waiter takes the engine over without waking it. What comes meanwhile may wake
-//!   the keeper, which then finds that it is not needed, and *rests*.
-//! - **A keeper that rests looks after [`KEEPER_INTERVAL`]**, and goes on if nobody has turned the engine for [`KEEPER_DELAY`]. So a worker that
-//!   waits again and again never has to wake it. If that worker stays away once, what comes meanwhile is served at most
-//!   [`KEEPER_INTERVAL`] + [`KEEPER_DELAY`] late. While one turn lasts longer, the keeper sleeps until its end.
+//! - **The keeper sleeps without the lock**, in a [bed](KeeperBed) of its own. So a waiter takes the engine over without waking it, and what comes
+//!   while a waiter sleeps wakes that waiter alone. A waiter that leaves has the bed listen.
+//! - **A keeper that is woken and not needed *rests*.** It looks after [`KEEPER_INTERVAL`], and less and less often while waiters come and go, and goes
+//!   on if nobody has turned the engine for [`KEEPER_DELAY`]. So a worker that waits again and again never has to wake it. If that worker stays
+//!   away once, what comes meanwhile is served at most [`MAX_KEEPER_INTERVAL`] + [`KEEPER_DELAY`] late. If one turn lasts longer, the keeper sleeps.
 //! - **A waiter that usually comes back at once leaves what is to be sent to its next turn**, which saves a system call: an
 //!   acknowledgement leaves together with the answer. Otherwise it sends before it goes. It has the keeper go on, unless waiters
 //!   are frequent: a keeper that goes on takes a core from the thread that will be back soon.
@@ -21,9 +21,10 @@
 use super::ring;
 use super::round::Round;
 use super::run::Run;
-use super::wait::Ready;
+use super::wait::{KeeperBed, Ready};
 use crate::epoll::Epoll;
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use rustix::io::Errno;
 use std::fmt;
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
@@ -34,6 +35,9 @@ use std::time::{Duration, Instant};
 
 /// After this time the keeper looks whether it is needed.
 const KEEPER_INTERVAL: Duration = Duration::from_micros(200);
+
+/// After this time, if it was not needed again and again.
+const MAX_KEEPER_INTERVAL: Duration = Duration::from_micros(1600);
 
 /// It is needed once nobody has turned the engine for as long as this.
 const KEEPER_DELAY: Duration = Duration::from_micros(100);
@@ -62,10 +66,14 @@ struct TurnsShared {
     started: Instant,
     /// When the last of them ended, in microseconds since the start.
     left: AtomicU64,
+    bed: KeeperBed,
     /// Whether the keeper sleeps, or is about to take the engine after it slept.
     keeper_sleeps: AtomicBool,
-    /// Whether a waiter has to call the keeper when its turn ends.
-    call: AtomicBool,
+    /// Whether it sleeps until it is woken, and not until [`keeper_until`](Run::keeper_until).
+    keeper_untimed: AtomicBool,
+    /// How often it was woken.
+    #[cfg(test)]
+    keeper_wakes: AtomicU64,
     called: Mutex<bool>,
     calls: Condvar,
     /// Wakes a keeper that sleeps.
@@ -86,8 +94,11 @@ pub enum PollPoint {
 pub struct Follower(Arc<TurnsShared>);
 
 impl Turns {
-    pub(super) fn new(run: Run) -> Turns {
-        Turns(Arc::new(TurnsShared {
+    /// # Errors
+    /// There is no room for another descriptor.
+    pub(super) fn new(run: Run) -> Result<Turns, Errno> {
+        Ok(Turns(Arc::new(TurnsShared {
+            bed: KeeperBed::new(&run.sleeper)?,
             sleeper: run.sleeper.clone(),
             bell: run.bell.clone(),
             run: Mutex::new(Some(run)),
@@ -98,10 +109,12 @@ impl Turns {
             started: Instant::now(),
             left: AtomicU64::new(0),
             keeper_sleeps: AtomicBool::new(false),
-            call: AtomicBool::new(false),
+            keeper_untimed: AtomicBool::new(false),
+            #[cfg(test)]
+            keeper_wakes: AtomicU64::new(0),
             called: Mutex::new(false),
             calls: Condvar::new(),
-        }))
+        })))
     }
 
     /// Turns the engine until `done` breaks, and at the latest until `until`; then returns `None`. `done` is called after each
@@ -170,6 +183,13 @@ impl Turns {
         Follower(self.0.clone())
     }
 
+    /// Whether the keeper sleeps through a turn, and how often it was woken.
+    #[cfg(test)]
+    pub(super) fn keeper(&self) -> (bool, u64) {
+        let TurnsShared { bed, keeper_sleeps, keeper_wakes, .. } = &*self.0;
+        (keeper_sleeps.load(Ordering::SeqCst) && !bed.listens(), keeper_wakes.load(Ordering::SeqCst))
+    }
+
     /// The keeper. Returns when the engine has ended.
     pub(super) fn keep(&self) {
         let kept = catch_unwind(AssertUnwindSafe(|| self.0.keep()));
@@ -183,8 +203,10 @@ impl Turns {
 
 impl fmt::Debug for Turns {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let TurnsShared { by_waiter, followers, .. } = &*self.0;
-        f.debug_struct("Turns").field("by_waiter", by_waiter).field("followers", followers).finish_non_exhaustive()
+        let TurnsShared { by_waiter, followers, keeper_sleeps, keeper_untimed, bed, .. } = &*self.0;
+        let mut shown = f.debug_struct("Turns");
+        shown.field("by_waiter", by_waiter).field("followers", followers).field("keeper_sleeps", keeper_sleeps);
+        shown.field("keeper_untimed", keeper_untimed).field("bed", bed).finish_non_exhaustive()
     }
 }
 
@@ -211,23 +233,7 @@ impl TurnsShared {
                 Round::Tired => {
                     if let Some(timeout) = engine.fall_asleep() {
                         engine.keeper_until = engine.asleep_until;
-                        self.keeper_sleeps.store(true, Ordering::SeqCst);
-                        let turns = self.turns.load(Ordering::SeqCst);
-                        drop(run);
-                        let events = self.sleeper.wait(timeout);
-                        let taken = self.run.try_lock();
-                        self.keeper_sleeps.store(false, Ordering::SeqCst);
-                        run = match taken {
-                            Some(taken) => taken,
-                            None => self.rest(),
-                        };
-                        if let Some(engine) = run.as_mut() {
-                            engine.wake();
-                            // A waiter may have handled these. What is left of them, the next look finds again.
-                            if self.turns.load(Ordering::SeqCst) == turns {
-                                engine.ready(&events);
-                            }
-                        }
+                        run = self.sleep(run, timeout);
                     }
                 }
             }
@@ -240,6 +246,36 @@ impl TurnsShared {
                 run = self.rest();
             }
         }
+    }
+
+    /// The keeper sleeps, without the engine.
+    fn sleep<'a>(&'a self, run: MutexGuard<'a, Option<Run>>, timeout: Option<Duration>) -> MutexGuard<'a, Option<Run>> {
+        // Where no thread ever waits, as in `transferd`, nobody has to be left asleep, and a bed would cost a call more.
+        let is_alone = self.turns.load(Ordering::SeqCst) == 0;
+        if !is_alone {
+            self.bed.listen(true);
+        }
+        self.keeper_sleeps.store(true, Ordering::SeqCst);
+        drop(run);
+        let events = if is_alone { self.sleeper.wait(timeout) } else { self.bed.sleep(timeout) };
+        self.woken();
+        let taken = self.run.try_lock();
+        self.keeper_sleeps.store(false, Ordering::SeqCst);
+        let mut run = taken.unwrap_or_else(|| self.rest());
+        if let Some(engine) = run.as_mut() {
+            engine.wake();
+            // A waiter may have handled what ended the sleep, so it is looked for again.
+            let is_still_alone = is_alone && self.turns.load(Ordering::SeqCst) == 0;
+            engine.ready(&if is_still_alone { events } else { self.sleeper.wait(Some(Duration::ZERO)) });
+        }
+        run
+    }
+
+    /// Counts that the keeper was woken.
+    #[allow(clippy::unused_self)]
+    fn woken(&self) {
+        #[cfg(test)]
+        self.keeper_wakes.fetch_add(1, Ordering::SeqCst);
     }
 
     fn begin(&self) -> Option<Turn<'_>> {
@@ -297,31 +333,53 @@ impl TurnsShared {
 
     /// The keeper rests until the engine needs it.
     fn rest(&self) -> MutexGuard<'_, Option<Run>> {
-        let mut seen = None;
-        let mut called = self.called.lock();
+        let (mut seen, mut interval) = (None, KEEPER_INTERVAL);
         loop {
+            let mut called = self.called.lock();
             if !*called {
-                self.calls.wait_for(&mut called, KEEPER_INTERVAL);
+                self.calls.wait_for(&mut called, interval);
+                self.woken();
             }
-            let turns = Some(self.turns.load(Ordering::SeqCst));
-            if self.by_waiter.load(Ordering::SeqCst) && turns == seen && !*called {
-                // One long turn. Its end calls.
-                self.call.store(true, Ordering::SeqCst);
-                while self.by_waiter.load(Ordering::SeqCst) && !*called {
-                    self.calls.wait(&mut called);
+            let is_called = std::mem::take(&mut *called);
+            drop(called);
+            let turns = self.turns.load(Ordering::SeqCst);
+            if !is_called && seen == Some(turns) && self.sleep_through(turns) {
+                match self.run.try_lock() {
+                    Some(run) => return run,
+                    None => (seen, interval) = (None, KEEPER_INTERVAL),
                 }
-                self.call.store(false, Ordering::SeqCst);
                 continue;
             }
-            seen = turns;
+            if seen.replace(turns).is_some_and(|seen| seen != turns) {
+                interval = MAX_KEEPER_INTERVAL.min(interval * 2);
+            }
             let left = Duration::from_micros(self.left.load(Ordering::SeqCst));
             let alone = self.started.elapsed().saturating_sub(left) >= KEEPER_DELAY;
-            if (std::mem::take(&mut *called) || alone)
+            if (is_called || alone)
                 && let Some(run) = self.run.try_lock()
             {
                 return run;
             }
         }
+    }
+
+    /// If one long turn of a waiter goes on, sleeps until something comes after its end. Returns whether it has slept.
+    fn sleep_through(&self, turns: u64) -> bool {
+        if !self.by_waiter.load(Ordering::SeqCst) {
+            return false;
+        }
+        // The waiter's own events are nothing to the keeper. From here on a waiter that leaves has the bed listen.
+        self.bed.listen(false);
+        self.keeper_untimed.store(true, Ordering::SeqCst);
+        self.keeper_sleeps.store(true, Ordering::SeqCst);
+        let goes_on = self.by_waiter.load(Ordering::SeqCst) && self.turns.load(Ordering::SeqCst) == turns;
+        if goes_on {
+            let _ = self.bed.sleep(None);
+            self.woken();
+        }
+        self.keeper_sleeps.store(false, Ordering::SeqCst);
+        self.keeper_untimed.store(false, Ordering::SeqCst);
+        goes_on
     }
 }
 
@@ -359,8 +417,10 @@ impl Turn<'_> {
     fn sleep(&mut self, at_most: Duration) -> Result<(), NotTurned> {
         let engine = self.engine()?;
         if let Some(timeout) = engine.fall_asleep() {
-            let sleeper = engine.sleeper.clone();
-            let events = sleeper.wait(Some(timeout.map_or(at_most, |timeout| timeout.min(at_most))));
+            // What comes now concerns this thread alone.
+            self.shared.bed.listen(false);
+            let events = self.shared.sleeper.wait(Some(timeout.map_or(at_most, |timeout| timeout.min(at_most))));
+            let engine = self.engine()?;
             engine.wake();
             engine.ready(&events);
         }
@@ -368,8 +428,8 @@ impl Turn<'_> {
     }
 
     /// Prepares the engine for the time without a waiter. Returns what the keeper has to be told.
-    fn leave(&mut self) -> Tell {
-        let (waits, keeper_sleeps) = (self.waits, self.shared.keeper_sleeps.load(Ordering::SeqCst));
+    fn leave(&mut self, keeper_sleeps: bool) -> Tell {
+        let (waits, keeper_untimed) = (self.waits, self.shared.keeper_untimed.load(Ordering::SeqCst));
         let Ok(engine) = self.engine() else { return Tell::Everything };
         let (now, is_quick) = (Instant::now(), engine.absence.is_short());
         let is_frequent = engine.absence.is_frequent();
@@ -390,8 +450,8 @@ impl Turn<'_> {
             let Ok(engine) = self.engine() else { return Tell::Everything };
             if engine.fall_asleep().is_some() {
                 engine.pause(Instant::now());
-                let oversleeps =
-                    engine.asleep_until.is_some_and(|now| engine.keeper_until.is_none_or(|then| now < then));
+                let keeper_until = engine.keeper_until.filter(|_| !keeper_untimed);
+                let oversleeps = engine.asleep_until.is_some_and(|now| keeper_until.is_none_or(|then| now < then));
                 return if oversleeps { Tell::WakeUp } else { Tell::Nothing };
             }
             if self.round(Instant::now(), || false).is_err() {
@@ -416,22 +476,29 @@ enum Tell {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let tell = self.leave();
         let shared = self.shared;
+        let keeper_sleeps = shared.keeper_sleeps.load(Ordering::SeqCst);
+        let mut tell = self.leave(keeper_sleeps);
         if self.waits {
             // Only a waiter's turn lets the keeper rest longer. A step does not, however many follow each other.
             let now = u64::try_from(shared.started.elapsed().as_micros()).unwrap_or(u64::MAX);
             shared.left.store(now, Ordering::SeqCst);
             shared.by_waiter.store(false, Ordering::SeqCst);
         }
+        // It may have fallen asleep meanwhile, because it saw this turn go on.
+        let sleeps_now = shared.keeper_sleeps.load(Ordering::SeqCst);
+        if sleeps_now && !keeper_sleeps {
+            tell = Tell::Everything;
+        }
+        if sleeps_now || keeper_sleeps || tell == Tell::Everything {
+            shared.bed.listen(true);
+        }
         drop(self.run.take());
         if matches!(tell, Tell::WakeUp | Tell::Everything) {
             ring(&shared.bell);
         }
-        let calls = matches!(tell, Tell::GoOn | Tell::Everything) || shared.followers.load(Ordering::SeqCst) > 0;
-        if calls || shared.call.load(Ordering::SeqCst) {
-            *shared.called.lock() |= calls;
-            shared.calls.notify_one();
+        if matches!(tell, Tell::GoOn | Tell::Everything) || shared.followers.load(Ordering::SeqCst) > 0 {
+            shared.call_keeper();
         }
     }
 }

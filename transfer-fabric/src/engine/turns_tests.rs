@@ -199,6 +199,71 @@ fn a_bug_in_the_engine_ends_the_engine_and_not_the_call() {
     engine.stop();
 }
 
+/// Turns the engine in another thread until `leave` is set, with a keeper that sleeps meanwhile.
+fn turn_beside_keeper(engine: &Engine, leave: &AtomicBool, meanwhile: impl FnOnce()) {
+    // A keeper that has not begun waits for the engine.
+    ask(engine).recv_timeout(LONG).unwrap();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            engine.turns().turn(Instant::now() + LONG, Duration::ZERO, |_| match leave.load(Ordering::SeqCst) {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            })
+        });
+        let began = Instant::now();
+        while !engine.turns().keeper().0 {
+            // Only what wakes it tells the keeper that a turn goes on.
+            let _ = ask(engine).recv_timeout(LONG);
+            assert!(
+                began.elapsed() < LONG && !waiter.is_finished(),
+                "the keeper does not sleep: {:?} {:?}",
+                engine.turns(),
+                engine.turns().keeper()
+            );
+        }
+        meanwhile();
+        leave.store(true, Ordering::SeqCst);
+        // This ends the waiter's sleep.
+        let _ = ask(engine).recv_timeout(LONG);
+        assert_eq!(waiter.join().unwrap(), Ok(Some(())));
+    });
+}
+
+// Promise: embedded-sidecar, seen to fail
+#[test]
+fn what_comes_while_a_waiter_turns_it_wakes_the_waiter_alone() {
+    for poll in [PollStrategy::Event, PollStrategy::Busy] {
+        let engine = engine(poll);
+        let me = thread::current().id();
+        turn_beside_keeper(&engine, &AtomicBool::new(false), || {
+            // It may be about to wake up, because of what came before it was left asleep.
+            let began = Instant::now();
+            loop {
+                let before = engine.turns().keeper();
+                for _ in 0..100 {
+                    assert_ne!(ask(&engine).recv_timeout(LONG).unwrap(), me);
+                }
+                if before.0 && engine.turns().keeper() == before {
+                    break;
+                }
+                assert!(began.elapsed() < LONG, "{poll:?}: the keeper is woken for nothing");
+            }
+        });
+        engine.stop();
+    }
+}
+
+// Promise: embedded-sidecar, seen to fail
+#[test]
+fn keeper_that_slept_through_a_turn_serves_what_comes_after_it() {
+    let engine = engine(PollStrategy::Event);
+    for n in 0..50 {
+        turn_beside_keeper(&engine, &AtomicBool::new(false), || {});
+        assert!(ask(&engine).recv_timeout(LONG).is_ok(), "nobody has answered question {n}: {:?}", engine.turns());
+    }
+    engine.stop();
+}
+
 /// Threads come and go, follow, and leave in the middle; and everything that is asked is answered, by whomever.
 // Promise: embedded-sidecar, seen to fail
 #[test]

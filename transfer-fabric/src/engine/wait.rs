@@ -1,6 +1,9 @@
 //! Decides between polling and sleeping, and names the descriptors that end a sleep.
 
-use crate::epoll::Token;
+use crate::epoll::{Epoll, Events, Token};
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How the data-plane thread waits for work.
@@ -136,9 +139,46 @@ impl Absence {
     }
 }
 
+/// Where the keeper sleeps: it listens to what the engine sleeps on, or does not, while a thread that waits sleeps there. Were both
+/// to sleep on the same descriptors, each event would wake both.
+#[derive(Debug)]
+pub(super) struct KeeperBed {
+    epoll: Epoll<Ready>,
+    sleeper: Arc<Epoll<Ready>>,
+    listens: Mutex<bool>,
+}
+
+impl KeeperBed {
+    pub(super) fn new(sleeper: &Arc<Epoll<Ready>>) -> Result<KeeperBed, Errno> {
+        let epoll = Epoll::new()?;
+        epoll.add(sleeper, Ready::Engine)?;
+        Ok(KeeperBed { epoll, sleeper: sleeper.clone(), listens: Mutex::new(true) })
+    }
+
+    /// Listens from now on, also to what is there by now; or does not.
+    pub(super) fn listen(&self, listens: bool) {
+        let mut before = self.listens.lock();
+        if std::mem::replace(&mut *before, listens) != listens {
+            self.epoll.watch(&self.sleeper, Ready::Engine, listens);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn listens(&self) -> bool {
+        *self.listens.lock()
+    }
+
+    /// Sleeps until it hears something.
+    pub(super) fn sleep(&self, timeout: Option<Duration>) -> Events<Ready> {
+        self.epoll.wait(timeout)
+    }
+}
+
 /// A ready descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ready {
+    /// What the engine sleeps on, in the keeper's bed.
+    Engine,
     /// The bell: a command has come. It must be read to reset it.
     Bell,
     /// The fabric at this place.
@@ -150,8 +190,9 @@ pub(super) enum Ready {
 }
 
 const BELL: u64 = u64::MAX;
+const ENGINE: u64 = u64::MAX - 1;
 /// The fabric at place 0. Each of the others is one less.
-const FABRIC: u64 = u64::MAX - 1;
+const FABRIC: u64 = u64::MAX - 2;
 const LAST_FABRIC: u64 = FABRIC - u8::MAX as u64;
 const PROCESS: u64 = 1 << 63;
 
@@ -159,6 +200,7 @@ impl Token for Ready {
     fn to_u64(self) -> u64 {
         match self {
             Ready::Fabric(place) => FABRIC - u64::from(place),
+            Ready::Engine => ENGINE,
             Ready::Bell => BELL,
             Ready::Process(session) => session | PROCESS,
             Ready::Socket(session) => session & !PROCESS,
@@ -167,6 +209,7 @@ impl Token for Ready {
 
     fn from_u64(number: u64) -> Ready {
         match number {
+            ENGINE => Ready::Engine,
             BELL => Ready::Bell,
             n if n >= LAST_FABRIC => Ready::Fabric((FABRIC - n) as u8),
             n if n & PROCESS != 0 => Ready::Process(n & !PROCESS),
