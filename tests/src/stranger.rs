@@ -99,7 +99,7 @@ impl Attached {
     /// The directory's error.
     pub async fn to(channel: Channel, node: &str) -> Result<Attached, Status> {
         let address = "127.0.0.1:1".into();
-        let hello = v1::Hello { node: node.into(), address, incarnation: 1, version: 4, ..v1::Hello::default() };
+        let hello = v1::Hello { node: node.into(), address, incarnation: 1, version: 5, ..v1::Hello::default() };
         Attached::with(channel, hello).await
     }
 

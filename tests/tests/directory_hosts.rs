@@ -66,6 +66,13 @@ impl Cluster {
             .expect("one of the hosts leads")
     }
 
+    /// Returns the host that leads, as a node knows it.
+    fn leader_at(&self, node: usize) -> String {
+        let said = Ctl::of(&self.nodes[node], &["directory", "--json"]).run();
+        let shown: serde_json::Value = serde_json::from_slice(&said.out).expect("JSON");
+        shown["leader"].as_str().expect("a name").to_owned()
+    }
+
     /// Runs `transferctl directory` at a node, which says that this host leads. Returns the term that it shows.
     fn shown(&self, node: usize, leader: usize) -> u64 {
         let said = Ctl::of(&self.nodes[node], &["directory", "--json"]).run();
@@ -187,6 +194,11 @@ fn directory_moves_to_another_host_at_once() {
     let first = cluster.leader(None);
     let other = (first + 1) % 3;
     let name = cluster.nodes[other].name().to_owned();
+    // A host that has asked for votes itself follows a moment later.
+    let leader = cluster.nodes[first].name();
+    let knows_it =
+        || Some(()).filter(|()| cluster.leader_at(other) == leader).ok_or("it knows no leader, or another one");
+    poll(knows_it).expect("it follows");
     let moves = |node: usize, to: &[&str]| Ctl::of(&cluster.nodes[node], &[&["directory", "move"], to].concat()).run();
     for (node, to, words) in [
         (first, vec!["d"], ["\"d\"", "\"a\", \"b\", \"c\""]),

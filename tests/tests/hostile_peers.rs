@@ -176,7 +176,7 @@ fn late_answer_is_ignored_and_second_answer_ends_the_link() {
         node: NAME.into(),
         address: "127.0.0.1:1".into(),
         incarnation: 1,
-        version: 4,
+        version: 5,
         ..v1::Hello::default()
     }));
     say(Item::Claim(v1::Claim {

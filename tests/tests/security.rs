@@ -246,7 +246,7 @@ fn certificate_of_another_node_is_refused() {
     let status = runtime.block_on(PeeringClient::new(channel.clone()).prepare_buffers(request)).expect_err("refused");
     assert_eq!(status.code(), Code::PermissionDenied, "{status:?}");
     let (node, address, incarnation) = ("b".into(), "127.0.0.1:1".into(), u64::MAX);
-    let hello = v1::Hello { node, address, incarnation, version: 4, replace: true, ..v1::Hello::default() };
+    let hello = v1::Hello { node, address, incarnation, version: 5, replace: true, ..v1::Hello::default() };
     let item = v1::NodeItem { item: Some(v1::node_item::Item::Hello(hello)) };
     let update = tokio_stream::once(v1::NodeUpdate { items: vec![item] });
     let attached = runtime.block_on(DirectoryClient::new(channel).attach(update));

@@ -58,7 +58,7 @@ pub(super) fn attach(grpc: SocketAddr, victim: &str, random: u32, notes: &mut No
                 node: node.into(),
                 address: grpc.to_string(),
                 incarnation: u64::MAX,
-                version: 4,
+                version: 5,
                 replace,
                 ..v1::Hello::default()
             };

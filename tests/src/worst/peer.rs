@@ -373,7 +373,7 @@ impl Peer {
 
     fn hello(&mut self) -> v1::Hello {
         let address = "127.0.0.1:1".into();
-        v1::Hello { node: self.fresh("-"), address, incarnation: 1, version: 4, ..Default::default() }
+        v1::Hello { node: self.fresh("-"), address, incarnation: 1, version: 5, ..Default::default() }
     }
 
     /// Attaches under an unused name, sends these items, and returns the answers.
