@@ -6,6 +6,7 @@
 //! - `versions`: which version answers a fetch, and when each version ends. `older`: the versions that stay beside the
 //!   newest one.
 //! - `waiters`: the waiters for a key's versions.
+//! - `copies`: the copies that readers share of what they cannot read where it lies.
 //! - `spreads`: the nodes to which a version was sent, and those that were sent to them.
 //! - `board`: the versions that workers look up without asking the sidecar. `notices`: the versions that workers
 //!   announce to each other.
@@ -14,6 +15,7 @@
 
 mod blob;
 mod board;
+mod copies;
 mod counted;
 mod ended;
 mod notices;
@@ -28,6 +30,7 @@ mod versions;
 mod waiters;
 
 pub(super) use blob::{Blob, Parts, Released, Source};
+pub(super) use copies::SharedCopy;
 pub(super) use ended::EndedStream;
 pub(super) use older::Older;
 pub(super) use owner::{Claimant, Claiming, Landed, Outlived, Owner};
@@ -43,6 +46,7 @@ use super::slab::Slab;
 use super::tenant::Tenant;
 use crate::tensor::{Key, Name};
 use board::Boards;
+use copies::SharedCopies;
 use counted::Counted;
 use ended::EndedStreams;
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
@@ -83,6 +87,7 @@ pub(super) struct Keys {
     keys_of: HashMap<SessionId, Places>,
     /// How many records have a newest version that is still published.
     published_count: u64,
+    copies: SharedCopies,
     counted: Counted,
     boards: Boards,
     ended_streams: EndedStreams,
@@ -145,6 +150,7 @@ impl Keys {
         self.check_waiters()?;
         self.check_owners()?;
         self.check_counted()?;
+        self.check_copies()?;
         self.check_boards()
     }
 }

@@ -1,12 +1,14 @@
 //! Tests of memory that a worker has registered: it is sent from where it lies, things land there, and no other process reads it.
 
-use super::pair::{Pair, Worker, bytes, key};
+use super::pair::{POOL_BYTES, Pair, Worker, bytes, key, name};
 use crate::fabric::FabricKind;
 use crate::memory::SegmentId;
-use crate::op::{Answer, Command, Destination, Fetch, FetchInto, FetchedTensor, OpId, Otherwise, Push, Reply, Report};
-use crate::protocol::WorkerMemory;
+use crate::op::{
+    Answer, Command, Destination, Fetch, FetchInto, FetchedTensor, OpId, Otherwise, Push, Reply, Report, Request,
+};
+use crate::protocol::{Tenant, WorkerMemory};
 use crate::sim::MemoryId;
-use crate::tensor::{Select, TensorMeta};
+use crate::tensor::{Excerpt, Select, Slice, TensorMeta};
 use crate::wire::ranges::ArenaRange;
 use std::time::Duration;
 
@@ -48,17 +50,162 @@ fn version_is_sent_from_registered_memory_and_copied_for_workers_of_its_node() {
     pair.world.write(memory, 0, &[7; LEN as usize]);
     push(&mut pair, w, 1, bytes(LEN), place);
     assert!(matches!(pair.replies(w)[..], [Reply::Answer { answer: Answer::Pushed { .. }, .. }]));
-    for _ in 0..2 {
+    for copied in [LEN, 0] {
         let (got, _, report) = take(&mut pair, far);
         assert_eq!((got, report.copied), (vec![7; LEN as usize], 0), "it is sent from where it lies");
         let (got, segment, report) = take(&mut pair, near);
-        assert!(got == [7; LEN as usize] && report.copied == LEN, "no other process reads it: {report}");
+        assert!(got == [7; LEN as usize] && report.copied == copied, "no other process reads it: {report}");
         assert_ne!(segment, REGISTERED);
     }
     // It is returned by the place by which the worker names it.
     push(&mut pair, w, 2, bytes(8), place);
     let replies = pair.replies(w);
     assert!(replies.iter().any(|r| matches!(r, Reply::Returned { pushed: OpId(1), offset } if *offset == place)));
+    pair.ends_clean(&[(w, "w"), (near, "near"), (far, "far")]);
+}
+
+fn pool_used(pair: &Pair, tenant: Tenant) -> u64 {
+    let status = pair.nodes[0].node.state().snapshot(pair.world.now());
+    status.pools.iter().filter(|pool| pool.domain == tenant).map(|pool| pool.used).sum()
+}
+
+/// The reports of the fetches of these workers, whose leases are given back.
+fn reports(pair: &mut Pair, readers: &[Worker]) -> Vec<u64> {
+    let mut copied = Vec::new();
+    for r in readers {
+        let replies = pair.replies(*r);
+        let [Reply::Answer { answer: Answer::Fetched { lease, tensor }, .. }] = &replies[..] else {
+            panic!("{replies:?}")
+        };
+        assert_eq!(pair.memories[r.node].read(tensor.slice).unwrap(), [7; LEN as usize]);
+        copied.push(tensor.report.copied);
+        pair.release(*r, *lease);
+    }
+    pair.settle();
+    copied
+}
+
+// Promise: shared-copy, seen to fail
+#[test]
+fn readers_of_a_node_share_one_copy_of_registered_memory() {
+    let mut pair = Pair::new();
+    let w = pair.worker(0, "w");
+    let near = [pair.worker(0, "a"), pair.worker(0, "b"), pair.worker(0, "c"), pair.worker(0, "d")];
+    let stranger = pair.worker_of(Tenant::User(1), 0, "stranger");
+    let (memory, place) = register(&mut pair, w, REGISTERED);
+    pair.world.write(memory, 0, &[7; LEN as usize]);
+    let shared = Push { readable_by: vec![name("1")], ..Push::new(key("k"), bytes(LEN), place) };
+    pair.command(w, OpId(1), Command::Push(shared));
+    pair.settle();
+    pair.replies(w);
+    // All ask while it is being made. The first one gives up, and the next one counts the copy.
+    pair.hold_copies = true;
+    let first = pair.fetch(near[0], "k", Select::Latest);
+    for r in &near[1..] {
+        pair.fetch(*r, "k", Select::Latest);
+    }
+    pair.settle();
+    assert_eq!(pair.held_copies(), 1);
+    pair.request(near[0], Request::Cancel { op: first });
+    pair.settle();
+    pair.replies(near[0]);
+    pair.copy_all();
+    pair.settle();
+    let mut copied = reports(&mut pair, &near[1..]);
+    copied.sort_unstable();
+    assert_eq!(copied, [0, 0, LEN], "one copy for all who share it");
+    // It stays for those who ask later, also for a part of it.
+    pair.fetch(near[0], "k", Select::Latest);
+    pair.settle();
+    assert_eq!(reports(&mut pair, &near[..1]), [0]);
+    let part = Some(Box::new(Excerpt::slice(Slice::new([(64..192).into()])).unwrap()));
+    pair.fetch_part(near[0], "k", Select::Latest, part);
+    pair.settle();
+    assert_eq!(pair.held_copies(), 0, "the part is read out of the copy");
+    let (lease, ..) = pair.fetched(near[0]);
+    pair.release(near[0], lease);
+    // Each tenant has its own, in its own pool.
+    pair.hold_copies = false;
+    for copied in [LEN, 0] {
+        pair.fetch(stranger, "k", Select::Latest);
+        pair.settle();
+        assert_eq!(reports(&mut pair, &[stranger]), [copied]);
+    }
+    assert!(pool_used(&pair, Tenant::User(0)) >= LEN && pool_used(&pair, Tenant::User(1)) >= LEN);
+    // It ends with the version, whoever has it still.
+    pair.fetch(near[0], "k", Select::Latest);
+    pair.settle();
+    push(&mut pair, w, 2, bytes(8), place);
+    let replies = pair.replies(w);
+    assert!(replies.iter().any(|r| matches!(r, Reply::Returned { pushed: OpId(1), .. })), "{replies:?}");
+    assert_eq!(pool_used(&pair, Tenant::User(1)), 0);
+    assert_eq!(reports(&mut pair, &near[..1]), [0]);
+    assert_eq!(pool_used(&pair, Tenant::User(0)), 0);
+    let [a, b, c, d] = near;
+    pair.ends_clean(&[(w, "w"), (a, "a"), (b, "b"), (c, "c"), (d, "d"), (stranger, "stranger")]);
+}
+
+// Promise: shared-copy, seen to fail
+#[test]
+fn shared_copies_make_room_for_what_needs_it() {
+    const HALF: u64 = POOL_BYTES / 2;
+    let mut pair = Pair::new();
+    let (w, near, far) = (pair.worker(0, "w"), pair.worker(0, "near"), pair.worker(1, "far"));
+    let memory = pair.world.memory(POOL_BYTES as usize);
+    pair.nodes[0].register(REGISTERED, &memory).unwrap();
+    let registered = WorkerMemory::Registered { session: w.session, len: POOL_BYTES };
+    let place = pair.nodes[0].node.memory_of_worker(REGISTERED, registered).unwrap();
+    for (n, text) in ["x", "y", "z"].into_iter().enumerate() {
+        let push = Push::new(key(text), bytes(HALF), place);
+        pair.command(w, OpId(n as u64), Command::Push(push));
+    }
+    pair.settle();
+    pair.replies(w);
+    let fetch = |pair: &mut Pair, text: &str| {
+        pair.fetch(near, text, Select::Latest);
+        pair.settle();
+        let replies = pair.replies(near);
+        let [Reply::Answer { answer: Answer::Fetched { lease, tensor }, .. }] = &replies[..] else {
+            panic!("{replies:?}")
+        };
+        pair.release(near, *lease);
+        pair.settle();
+        tensor.report.copied
+    };
+    let copied = ["x", "y", "y", "z", "y", "x"].map(|text| fetch(&mut pair, text));
+    assert_eq!(copied, [HALF, HALF, 0, HALF, 0, HALF], "the oldest goes first");
+    assert_eq!(pair.events[0], [], "nobody has waited for room");
+    // What comes from another node, too, finds room.
+    pair.push(far, "f", bytes(HALF + 64), 3, None);
+    pair.settle();
+    pair.replies(far);
+    assert_eq!(fetch(&mut pair, "f"), 0);
+    pair.ends_clean(&[(w, "w"), (near, "near"), (far, "far")]);
+}
+
+// Promise: shared-copy, seen to fail
+#[test]
+fn peers_that_are_sent_a_copy_of_registered_memory_share_it() {
+    let mut pair = Pair::new();
+    let (w, near, far) = (pair.worker(0, "w"), pair.worker(0, "near"), pair.worker(1, "far"));
+    let (memory, place) = register(&mut pair, w, REGISTERED);
+    pair.nodes[0].node.arena_is_unreadable(REGISTERED, FabricKind::Sim);
+    pair.world.write(memory, 0, &[7; LEN as usize]);
+    push(&mut pair, w, 1, bytes(LEN), place);
+    pair.replies(w);
+    pair.hold_copies = true;
+    for r in [far, near] {
+        pair.fetch(r, "k", Select::Latest);
+        pair.settle();
+    }
+    assert_eq!(pair.held_copies(), 1);
+    pair.copy_all();
+    pair.settle();
+    assert_eq!(reports(&mut pair, &[far, near]), [LEN, 0]);
+    pair.hold_copies = false;
+    pair.fetch(far, "k", Select::Latest);
+    pair.settle();
+    assert_eq!(reports(&mut pair, &[far]), [0]);
     pair.ends_clean(&[(w, "w"), (near, "near"), (far, "far")]);
 }
 

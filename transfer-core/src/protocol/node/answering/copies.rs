@@ -3,6 +3,8 @@
 //! - **For workers of another tenant.** A process that is passed a segment can read all of it. So no segment of one tenant
 //!   is passed to another: the bytes are copied once, into the reader's own landing pool, and the reader gets a lease on
 //!   the copy. The host of the node copies one piece at a time, so that a large tensor delays no other work.
+//! - **Of versions in registered memory**, which no other process can map. Such a copy is made once for the workers of a tenant, who share
+//!   it, and stays until its version ends, or others want its room.
 //! - **Of versions on disk**, or of parts of them. The copy lies in the landing pool of the reader, or, for a request of a
 //!   peer, in that of the version's tenant, from where it is sent.
 //! - **Of versions in memory that a fabric cannot read**, before it sends them: an arena that a worker has brought along from the
@@ -17,14 +19,14 @@ use crate::memory::padded;
 use crate::op::{Failure, FailureCode, Report};
 use crate::protocol::action::HostAction;
 use crate::protocol::ids::{BlobId, CopyId, OperationId, OutFlowId};
-use crate::protocol::keys::{Blob, Source};
+use crate::protocol::keys::{Blob, SharedCopy, Source};
 use crate::protocol::landing::Want;
 use crate::protocol::meters::PathId;
 use crate::protocol::node::flows::Answering;
 use crate::protocol::sessions::{FetchOp, FetchStage, Op, OpKind, PushStage};
 use crate::protocol::slab::Id;
 use crate::protocol::tenant::Tenant;
-use crate::tensor::Key;
+use crate::tensor::{Excerpt, Key};
 use crate::time::Time;
 use std::time::Duration;
 
@@ -51,6 +53,11 @@ impl Answering<'_> {
             return replies!(self).refuse(session, id, failure);
         }
         let excerpt = op.excerpt().cloned();
+        match self.keys.shared_copy(blob, reader, excerpt.as_ref()) {
+            Some(SharedCopy::Made { copy, is_part }) => return self.fetch_made(now, &op, blob, (copy, is_part)),
+            Some(SharedCopy::Copying(copying)) => return self.fetch_being_made(op, blob, copying),
+            None => {}
+        }
         let Some(len) = self.keys.blob(blob).map(|b| b.len_of(excerpt.as_ref())) else { return };
         let room = self.landing.pool_bytes(reader);
         if padded(len).is_none_or(|len| len > room) {
@@ -63,9 +70,10 @@ impl Answering<'_> {
         self.keys.fetch_begins(&key, blob);
         let copying = self.copies.insert(Copying {
             wanted_by: None,
+            also: Vec::new(),
             key,
             from: blob,
-            excerpt,
+            excerpt: excerpt.clone(),
             reader,
             len,
             to: None,
@@ -74,6 +82,7 @@ impl Answering<'_> {
             is_fetch: true,
             delta: None,
         });
+        self.share(blob, reader, excerpt, copying);
         if let OpKind::Fetch(FetchOp { stage, .. }) = &mut op.kind {
             *stage = FetchStage::Copying(copying);
         }
@@ -86,11 +95,44 @@ impl Answering<'_> {
         }
     }
 
+    /// Lets others share a copy that is about to be made, if it is one of registered memory.
+    fn share(&mut self, from: BlobId, reader: Tenant, excerpt: Option<Excerpt>, copying: CopyId) {
+        if self.keys.blob(from).is_some_and(Blob::is_registered) {
+            self.keys.copy_begins(from, reader, excerpt, copying);
+        }
+    }
+
+    /// Answers a fetch with a copy that others have made, of the part that it asks for alone or of all of the version.
+    fn fetch_made(&mut self, now: Time, op: &Op, from: BlobId, (copy, is_part): (BlobId, bool)) {
+        self.keys.fetch_begins(&op.key, from);
+        let well = self.lend_copy(now, op, (copy, is_part), (0, now));
+        self.fetch_of_ends(now, &op.key, from, well);
+    }
+
+    /// Lets a fetch wait for a copy that is being made for another one.
+    fn fetch_being_made(&mut self, mut op: Op, from: BlobId, copying: CopyId) {
+        self.keys.fetch_begins(&op.key, from);
+        if let OpKind::Fetch(FetchOp { stage, .. }) = &mut op.kind {
+            *stage = FetchStage::Copying(copying);
+        }
+        let op = self.sessions.begin(op);
+        if let Some(c) = self.copies.get_mut(copying) {
+            c.also.push(CopyReader::Op(op));
+        }
+    }
+
     /// Allocates room for a copy and starts it. Returns `true` if the copy has room or no longer needs any.
     pub(in crate::protocol::node) fn try_copy(&mut self, reader: Tenant, id: CopyId) -> bool {
         let Some(copying) = self.copies.get_mut(id).filter(|c| c.to.is_none()) else { return true };
         let len = padded(copying.len).unwrap_or(u64::MAX);
-        let Some((range, to)) = self.landing.allocate(reader, len) else { return false };
+        let (range, to) = loop {
+            if let Some(found) = self.landing.allocate(reader, len) {
+                break found;
+            }
+            // What is kept for those who ask next is given up first.
+            let Some(kept) = self.keys.take_oldest_copy(reader) else { return false };
+            memory!(self).release(kept);
+        };
         copying.to = Some(range);
         copying.began = self.common.latest;
         self.waits_no_longer(id);
@@ -105,11 +147,23 @@ impl Answering<'_> {
         true
     }
 
-    /// Handles the end of the fetch or the request that wanted a copy. A copy without room is dropped; one in progress is
-    /// freed when it is complete.
-    pub(in crate::protocol::node) fn copy_unwanted(&mut self, id: CopyId) {
+    /// Handles the end of the fetch or the request that wanted a copy. Without others that share it, a copy without room is dropped, and
+    /// one in progress is freed when it is complete.
+    pub(in crate::protocol::node) fn copy_unwanted(&mut self, id: CopyId, by: CopyReader) {
         let Some(copying) = self.copies.get_mut(id) else { return };
+        let (key, from) = (copying.key.clone(), copying.from);
+        if let Some(at) = copying.also.iter().position(|reader| *reader == by) {
+            copying.also.swap_remove(at);
+            return self.shared_fetch_ends(self.common.latest, (&key, from), by, false);
+        }
+        if let Some(next) = copying.also.pop() {
+            copying.wanted_by = Some(next);
+            copying.is_fetch = matches!(next, CopyReader::Op(_));
+            return self.shared_fetch_ends(self.common.latest, (&key, from), by, false);
+        }
         copying.wanted_by = None;
+        self.keys.copy_dropped(from, id);
+        let Some(copying) = self.copies.get_mut(id) else { return };
         if copying.to.is_none()
             && let Some(Copying { key, from, reader, place, is_fetch, .. }) = self.copies.remove(id)
         {
@@ -123,6 +177,10 @@ impl Answering<'_> {
     /// Handles the answer to [`HostAction::Copy`]: all bytes are copied. Returns the flow whose next push has its copy now.
     pub(in crate::protocol::node) fn copied(&mut self, now: Time, tag: u64) -> Option<(LinkId, OutFlowId)> {
         let id = Id::from_u64(tag);
+        if self.keys.shares_copy(self.copies.get(id)?.from, id) {
+            self.copied_for_all(now, id);
+            return None;
+        }
         match self.copies.get(id)?.wanted_by {
             Some(CopyReader::Peer(link, index)) => self.copied_for_peer(now, id, (link, index)),
             Some(CopyReader::Push(op, link, flow)) => {
@@ -155,32 +213,89 @@ impl Answering<'_> {
         let Some(slice) = self.landing.slice(reader, &range) else { return };
         let blob = Blob::new(slice, meta, reader, Source::Pool(Box::new(range))).at(version, trace);
         let blob = self.keys.insert(blob);
+        let well = self.lend_copy(now, &op, (blob, excerpt.is_some()), (len, began));
+        self.copied_from(now, key, from, well);
+        // The lease has a reference of its own.
+        memory!(self).release(blob);
+    }
+
+    /// Answers a fetch with a copy, of the part that it asks for alone or of all of the version. `copied` bytes were copied for it, since
+    /// `began`. Returns whether it has the copy.
+    fn lend_copy(&mut self, now: Time, op: &Op, (copy, is_part): (BlobId, bool), (copied, began): (u64, Time)) -> bool {
+        let excerpt = op.excerpt().filter(|_| !is_part);
+        let Some((bytes, version, origin)) = self.keys.blob(copy).map(|b| (b.len_of(excerpt), b.version, b.trace()))
+        else {
+            return false;
+        };
         let report = Report {
             fabric: FabricKind::Local,
-            bytes: len,
-            copied: len,
+            bytes,
+            copied,
             verified: 0,
             relayed: 0,
             delta: 0,
             queued: Duration::ZERO,
             waited: began.since(op.since),
-            in_flight: now.since(began),
-            origin: trace,
+            in_flight: now.since(began.max(op.since)),
+            origin,
         };
-        match memory!(self).lend((op.session, op.id), blob, excerpt.is_some(), PathId::HERE, report) {
-            Ok(()) => {
-                let asked = access!(self).trace_of(&op);
-                replies!(self).note_handed_over(now, op.session, &op.key, version, report, asked);
-                memory!(self).read_stream_here(op.session, &op.key, op.select());
-                self.copied_from(now, key, from, true);
-            }
-            Err(failure) => {
-                replies!(self).refuse(op.session, op.id, failure);
-                self.copied_from(now, key, from, false);
-            }
+        if let Err(failure) = memory!(self).lend((op.session, op.id), copy, is_part, PathId::HERE, report) {
+            replies!(self).refuse(op.session, op.id, failure);
+            return false;
         }
-        // The lease has a reference of its own.
-        memory!(self).release(blob);
+        let asked = access!(self).trace_of(op);
+        replies!(self).note_handed_over(now, op.session, &op.key, version, report, asked);
+        memory!(self).read_stream_here(op.session, &op.key, op.select());
+        true
+    }
+
+    /// Gives a copy that is made to all who share it, and keeps it for those who ask next. The first of them counts the bytes.
+    fn copied_for_all(&mut self, now: Time, id: CopyId) {
+        let Some(Copying { wanted_by, also, key, from, excerpt, reader, to: Some(range), began, .. }) =
+            self.copies.remove(id)
+        else {
+            return;
+        };
+        let made = self.keys.blob(from).map(|b| (b.meta_of(excerpt.as_ref()), b.version, b.trace()));
+        let Some(((meta, version, trace), slice)) = made.zip(self.landing.slice(reader, &range)) else { return };
+        let mut copied = meta.len_bytes();
+        let blob = Blob::new(slice, meta, reader, Source::Pool(Box::new(range))).at(version, trace);
+        let blob = self.keys.insert(blob);
+        let given_up = self.keys.copy_made(from, id, blob);
+        for by in wanted_by.into_iter().chain(also) {
+            let well = match by {
+                CopyReader::Op(op) => self.sessions.finish(op).is_some_and(|op| {
+                    self.lend_copy(now, &op, (blob, excerpt.is_some()), (std::mem::take(&mut copied), began))
+                }),
+                CopyReader::Peer(link, index) => {
+                    let waits = self.transfers.serve(link, index).is_some_and(|serve| serve.waits_for_copy(id));
+                    waits && self.send_copy((link, index), blob, std::mem::take(&mut copied) > 0)
+                }
+                CopyReader::Push(..) | CopyReader::Pull(..) => false,
+            };
+            self.shared_fetch_ends(now, (&key, from), by, well);
+        }
+        for held in given_up.into_iter().chain([blob, from]) {
+            memory!(self).release(held);
+        }
+    }
+
+    /// Ends the fetch that shared a copy. A request of a peer counts by itself.
+    fn shared_fetch_ends(&mut self, now: Time, (key, from): (&Key, BlobId), by: CopyReader, well: bool) {
+        if matches!(by, CopyReader::Op(_)) {
+            self.fetch_of_ends(now, key, from, well);
+        }
+    }
+
+    /// Answers a request of a peer with a copy that others share, and that `is_made_for` it. Returns whether it has it.
+    fn send_copy(&mut self, (link, index): (LinkId, u32), copy: BlobId, is_made_for: bool) -> bool {
+        let Some(serve) = self.transfers.serve_mut(link, index) else { return false };
+        self.keys.hold(copy);
+        if let Some(before) = serve.copied(copy, false, is_made_for) {
+            memory!(self).release(before);
+        }
+        self.answer_published(link, index);
+        true
     }
 
     /// Copies all of a version for a request of a peer, because it lies on disk, or in memory that the fabric cannot read.
@@ -189,11 +304,26 @@ impl Answering<'_> {
         let key = serve.key().clone();
         let Some((from, b)) = serve.blob.and_then(|id| Some((id, self.keys.blob(id)?))) else { return };
         let (len, domain) = (b.meta.len_bytes(), b.domain);
+        match self.keys.shared_copy(from, domain, None) {
+            Some(SharedCopy::Made { copy, .. }) => {
+                self.send_copy((link, index), copy, false);
+                return;
+            }
+            Some(SharedCopy::Copying(copying)) => {
+                if let (Some(serve), Some(c)) = (self.transfers.serve_mut(link, index), self.copies.get_mut(copying)) {
+                    serve.copy(copying);
+                    c.also.push(CopyReader::Peer(link, index));
+                }
+                return;
+            }
+            None => {}
+        }
         let what = format!("key {key:?} lies {}", self.where_copied_from(link, from).unwrap_or("elsewhere"));
         if let Err(failure) = self.has_room_to_copy(domain, len, &what) {
             return self.end_serve(now, link, index, failure);
         }
         let copying = self.copy_to_send(key, from, domain, len, CopyReader::Peer(link, index));
+        self.share(from, domain, None, copying);
         if let Some(serve) = self.transfers.serve_mut(link, index) {
             serve.copy(copying);
         }
@@ -224,6 +354,7 @@ impl Answering<'_> {
         let (wanted_by, began) = (Some(wanted_by), self.common.latest);
         self.copies.insert(Copying {
             wanted_by,
+            also: Vec::new(),
             key,
             from,
             excerpt: None,

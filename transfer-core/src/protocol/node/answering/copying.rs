@@ -11,7 +11,7 @@ use crate::time::Time;
 use crate::wire::landing::Header;
 
 /// Who wants a copy.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::protocol::node) enum CopyReader {
     /// A fetch of a worker of this node.
     Op(OperationId),
@@ -36,6 +36,8 @@ pub(in crate::protocol::node) struct LandedDelta {
 pub(in crate::protocol::node) struct Copying {
     /// Who wants it. `None` once that has ended: the copy then only waits until its bytes are copied.
     pub(in crate::protocol::node) wanted_by: Option<CopyReader>,
+    /// Others that share it.
+    pub(in crate::protocol::node) also: Vec<CopyReader>,
     pub(in crate::protocol::node) key: Key,
     pub(in crate::protocol::node) from: BlobId,
     /// The part to copy. `None`: all of it.
@@ -47,7 +49,7 @@ pub(in crate::protocol::node) struct Copying {
     pub(in crate::protocol::node) to: Option<Allocation>,
     /// When the room was allocated; until then, when the fetch asked for the copy.
     pub(in crate::protocol::node) began: Time,
-    /// Whether the copy counts as a fetch of the version. A request of a peer counts by itself.
+    /// Whether the copy counts as a fetch of the version, by who wants it. A request of a peer counts by itself.
     pub(in crate::protocol::node) is_fetch: bool,
     /// The link on which it has a place among those that are packed.
     pub(in crate::protocol::node) place: Option<LinkId>,

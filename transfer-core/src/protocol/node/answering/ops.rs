@@ -1,6 +1,7 @@
 //! The end of an operation without success. Whatever it waits for, it ends here: with a failure, given up by its caller, overdue, or
 //! with its worker. But for the operations of counters, which lie below this flow: those that the counters end themselves are answered there.
 
+use super::copying::CopyReader;
 use super::destinations::CLOSING;
 use crate::fabric::DownReason;
 use crate::op::{Answer, Failure, OpId, Push};
@@ -63,12 +64,16 @@ impl Answering<'_> {
                     memory!(self).release(held);
                 }
             }
-            OpKind::Fetch(FetchOp { stage: FetchStage::Copying(copying), .. }) => self.copy_unwanted(*copying),
+            OpKind::Fetch(FetchOp { stage: FetchStage::Copying(copying), .. }) => {
+                self.copy_unwanted(*copying, CopyReader::Op(id))
+            }
             OpKind::TakeBack(TakeBackOp { blob }) => {
                 self.keys.set_awaited(*blob, None);
             }
             OpKind::Counter(_) => counting!(self).count(self.common.latest, |counters| counters.give_up(id)),
-            OpKind::Push(PushOp { stage: PushStage::Copying(copying), .. }) => self.copy_unwanted(*copying),
+            OpKind::Push(PushOp { stage: PushStage::Copying(copying), .. }) => {
+                self.copy_unwanted(*copying, CopyReader::Op(id))
+            }
             OpKind::Push(PushOp { copy, .. }) => copy.iter().for_each(|copy| memory!(self).release(*copy)),
             OpKind::Fetch(FetchOp { stage: FetchStage::Connecting(_) | FetchStage::Closing(..), .. })
             | OpKind::Reserve(_) => {}

@@ -48,8 +48,8 @@ impl Answering<'_> {
         }
         self.keys.hold(from);
         let (wanted_by, place, began) = (Some(CopyReader::Peer(link, index)), Some(link), self.common.latest);
-        let (to, is_fetch, delta) = (None, false, None);
-        let copying = Copying { wanted_by, key, from, excerpt, reader, len, to, began, place, is_fetch, delta };
+        let (to, is_fetch, delta, also) = (None, false, None, Vec::new());
+        let copying = Copying { wanted_by, also, key, from, excerpt, reader, len, to, began, place, is_fetch, delta };
         let copying = self.copies.insert(copying);
         if let Some(serve) = self.transfers.serve_mut(link, index) {
             serve.copy(copying);
@@ -62,7 +62,7 @@ impl Answering<'_> {
             if let Some(copying) = self.copies.get_mut(copying) {
                 copying.place = None;
             }
-            self.copy_unwanted(copying);
+            self.copy_unwanted(copying, CopyReader::Peer(link, index));
             return self.gather_part(link, index);
         }
         room!(self).want(reader, Want::Copy(copying));

@@ -1,5 +1,6 @@
 //! Pulling, the owner's side: wait until the version is published, then write it into the receiver's slot.
 
+use super::copying::CopyReader;
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode, Report};
 use crate::protocol::ids::{BlobId, RecordId};
@@ -36,7 +37,7 @@ impl Answering<'_> {
 
     pub(in crate::protocol::node) fn end_serve(&mut self, now: Time, link: LinkId, index: u32, failure: Failure) {
         if let Some(serve) = self.transfers.end_serve(link, index) {
-            self.serve_ended(now, link, &serve, false);
+            self.serve_ended(now, (link, index), &serve, false);
             self.spread_ended((link, index), &serve, false);
         }
         sending!(self).send(link, Role::Pull, index, Body::ErrorStatus(failure));
@@ -253,7 +254,7 @@ impl Answering<'_> {
             if serve.blob.is_none() {
                 self.forget_remote_waiter(link, index, serve.key());
             }
-            self.serve_ended(now, link, &serve, false);
+            self.serve_ended(now, (link, index), &serve, false);
             self.spread_ended((link, index), &serve, has_come);
         }
         sending!(self).send(link, Role::Pull, index, Body::Cancelled);
@@ -295,13 +296,13 @@ impl Answering<'_> {
                     PeersTransfer { operation, key, worker, version, report, since, trace },
                 );
             }
-            self.serve_ended(now, link, &serve, !serve.is_cancelled());
+            self.serve_ended(now, (link, index), &serve, !serve.is_cancelled());
             self.spread_ended((link, index), &serve, !serve.is_cancelled());
         }
     }
 
     /// Releases what an ended request holds. The request counts as a fetch if it went `well`.
-    fn serve_ended(&mut self, now: Time, link: LinkId, serve: &Serve, well: bool) {
+    fn serve_ended(&mut self, now: Time, (link, index): (LinkId, u32), serve: &Serve, well: bool) {
         if let Some(blob) = serve.fetching() {
             self.fetch_of_ends(now, serve.key(), blob, well);
         }
@@ -309,7 +310,7 @@ impl Answering<'_> {
             memory!(self).release(blob);
         }
         if let Some(copying) = serve.copying() {
-            self.copy_unwanted(copying);
+            self.copy_unwanted(copying, CopyReader::Peer(link, index));
         }
         if let Some(number) = serve.number_in_line() {
             self.transfers.leave_line(link, number);
@@ -325,7 +326,7 @@ impl Answering<'_> {
         if !serve.is_published() {
             self.forget_remote_waiter(link, index, serve.key());
         }
-        self.serve_ended(now, link, serve, false);
+        self.serve_ended(now, (link, index), serve, false);
         self.spread_ended((link, index), serve, false);
     }
 }

@@ -139,6 +139,7 @@ impl Fetching<'_> {
         let came = LandedDelta { range: slot.range, header, meta, carried };
         let tag = self.copies.insert(Copying {
             wanted_by: Some(CopyReader::Pull(link, id)),
+            also: Vec::new(),
             key,
             from,
             excerpt: None,

@@ -47,6 +47,10 @@ impl Fetching<'_> {
             memory!(self).release(base);
             return true;
         }
+        if let Some(copy) = self.keys.take_oldest_copy(domain) {
+            memory!(self).release(copy);
+            return true;
+        }
         let Some((link, id)) = self.transfers.holding_of(domain) else {
             // A peer that has no room for a version of another node asks elsewhere.
             let Some(relayed) = self.transfers.take_relayed_of(domain) else { return false };

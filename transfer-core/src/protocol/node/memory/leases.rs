@@ -36,7 +36,7 @@ impl Memory<'_> {
             Source::Arena(_) | Source::Returned => {
                 self.spills.went(id);
                 self.exchanges.went(id);
-                self.leave_arena(&blob);
+                self.leave_arena(id, &blob);
             }
             Source::Disk(id) => self.forget_spilled(id),
             Source::Pool(range) => self.landing.free(blob.domain, *range),
@@ -46,7 +46,10 @@ impl Memory<'_> {
         }
     }
 
-    fn leave_arena(&mut self, blob: &Blob) {
+    fn leave_arena(&mut self, id: BlobId, blob: &Blob) {
+        while let Some(copy) = self.keys.take_copy_of(id) {
+            self.release(copy);
+        }
         let slice = blob.slice();
         if let Source::Arena(pushed) = blob.source
             && let Some(session) = self.sessions.of_arena(slice.segment)
@@ -221,7 +224,7 @@ impl Memory<'_> {
         self.spills.went(id);
         self.exchanges.went(id);
         let offset = self.sessions.place_of(blob.slice());
-        self.leave_arena(&blob);
+        self.leave_arena(id, &blob);
         let answer = Answer::TakenBack { version: blob.version, pushed, offset };
         self.actions.answer(op.session, op.id, answer);
     }
