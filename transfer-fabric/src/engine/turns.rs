@@ -428,8 +428,8 @@ impl Turn<'_> {
     }
 
     /// Prepares the engine for the time without a waiter. Returns what the keeper has to be told.
-    fn leave(&mut self, keeper_sleeps: bool) -> Tell {
-        let (waits, keeper_untimed) = (self.waits, self.shared.keeper_untimed.load(Ordering::SeqCst));
+    fn leave(&mut self, keeper_sleeps: bool, keeper_untimed: bool) -> Tell {
+        let waits = self.waits;
         let Ok(engine) = self.engine() else { return Tell::Everything };
         let (now, is_quick) = (Instant::now(), engine.absence.is_short());
         let is_frequent = engine.absence.is_frequent();
@@ -478,16 +478,18 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let shared = self.shared;
         let keeper_sleeps = shared.keeper_sleeps.load(Ordering::SeqCst);
-        let mut tell = self.leave(keeper_sleeps);
+        let keeper_untimed = shared.keeper_untimed.load(Ordering::SeqCst);
+        let mut tell = self.leave(keeper_sleeps, keeper_untimed);
         if self.waits {
             // Only a waiter's turn lets the keeper rest longer. A step does not, however many follow each other.
             let now = u64::try_from(shared.started.elapsed().as_micros()).unwrap_or(u64::MAX);
             shared.left.store(now, Ordering::SeqCst);
             shared.by_waiter.store(false, Ordering::SeqCst);
         }
-        // It may have fallen asleep meanwhile, because it saw this turn go on.
+        // It may have fallen asleep meanwhile, because it saw this turn go on; also after a sleep with an end.
         let sleeps_now = shared.keeper_sleeps.load(Ordering::SeqCst);
-        if sleeps_now && !keeper_sleeps {
+        let untimed_now = shared.keeper_untimed.load(Ordering::SeqCst);
+        if sleeps_now && (!keeper_sleeps || untimed_now && !keeper_untimed) {
             tell = Tell::Everything;
         }
         if sleeps_now || keeper_sleeps || tell == Tell::Everything {
