@@ -114,7 +114,7 @@ fn bundle_comes_as_what_has_changed() {
     scene.end();
 }
 
-// Promise: deltas, seen to fail
+// Promise: deltas
 #[test]
 fn reader_that_has_missed_versions_gets_their_deltas() {
     // It misses versions 3, 5 and 6, and 8 to 10.

@@ -72,7 +72,7 @@ def test_a_sharded_state_comes_as_what_has_changed(nodes):
         c.close()
 
 
-# Promise: python-deltas, seen to fail
+# Promise: python-deltas
 @pytest.mark.parametrize(("options", "kept"), [({}, 2), ({"keep_chain": 0}, 0), ({"keep_chain": 1}, 1)])
 def test_a_node_that_has_missed_versions_gets_the_deltas_that_are_kept(nodes, options, kept):
     with td.connect(nodes[0].path) as giver, td.connect(nodes[1].path) as reader:

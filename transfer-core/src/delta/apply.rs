@@ -121,14 +121,6 @@ impl Chain {
         section::count(self.len)
     }
 
-    /// Where the bytes of a section end in the last delta: it can be made once all before are there.
-    #[must_use]
-    pub fn needs(&self, section: u64) -> u64 {
-        let last = self.deltas.last();
-        let next = last.and_then(|last| last.sections.get(section as usize + 1).copied().or(Some(last.end)));
-        next.unwrap_or(0)
-    }
-
     /// Makes a section, block by block. `base` copies bytes of the base from a place on, `delta` bytes of the deltas, and `write` puts a
     /// block to its place in the version.
     ///

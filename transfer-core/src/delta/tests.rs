@@ -112,7 +112,7 @@ fn elements_that_rise_or_fall_by_one_are_short() {
     }
 }
 
-// Promise: deltas, seen to fail
+// Promise: deltas
 #[test]
 fn deltas_in_a_chain_are_applied_together() {
     let mut rng = SmallRng::seed_from_u64(3);

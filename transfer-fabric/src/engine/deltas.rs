@@ -217,9 +217,11 @@ impl Job {
             None => {
                 // It is copied out before it is checked, and its length follows from that of the version, which is here.
                 let chain = Chain::read(*len, delta[0].len, |at, to| read(delta, at, to))?;
+                let chain = self.chain.get_or_init(|| chain);
                 self.zeros();
+                // Whoever comes finds the chain.
                 invite(self.threads);
-                self.chain.get_or_init(|| chain)
+                chain
             }
         };
         let section = self.next.fetch_add(1, Ordering::Relaxed);

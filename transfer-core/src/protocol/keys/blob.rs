@@ -436,7 +436,8 @@ impl Keys {
 
     /// Proves the base of a version that is about to be published: its delta is one of what is published here under that number,
     /// under its key or another one of its [series](crate::tensor::Key::series), and lies in the memory that the push has named. The
-    /// delta of any other version is not sent.
+    /// delta of any other version is not sent, and none of a version that some who may read this one may not read: a delta tells much of
+    /// both.
     pub(crate) fn prove_base(&mut self, record: RecordId, blob: BlobId, only_by_number: bool) {
         let Some(b) = self.blobs.get(blob) else { return };
         let Some(Deltas::Of(of)) = b.rare.as_ref().map(|rare| &rare.deltas) else { return };
@@ -454,6 +455,7 @@ impl Keys {
                 Picked::Blob(found) => Some(found).filter(is_it),
                 _ => None,
             });
+        let found = found.filter(|found| self.may_all_read(blob, *found));
         let base = found.and_then(|found| self.identity_of(found));
         // The deltas before it are those of the base, from where both name the same on.
         let before = found.and_then(|found| self.blobs.get(found)?.rare.as_deref());
@@ -475,6 +477,13 @@ impl Keys {
         if !readers.is_empty() && self.blobs.get(id).is_some() {
             self.readers.insert(id, readers.into());
         }
+    }
+
+    /// Whether all who may read a version because of its push may read another one of its tenant, too.
+    fn may_all_read(&self, id: BlobId, other: BlobId) -> bool {
+        let is_of_tenant = |id| self.blobs.get(id).map(|b| b.domain);
+        let readers = self.readers.get(&id).into_iter().flat_map(|readers| readers.iter());
+        is_of_tenant(id) == is_of_tenant(other) && readers.into_iter().all(|reader| self.is_shared_with(other, *reader))
     }
 
     /// Whether the version's push said that workers of this tenant may read it.

@@ -428,3 +428,36 @@ fn no_base_is_kept_beyond_the_limit_or_without_workers() {
     assert_eq!((d.fetched_delta(), d.meter()), (0, DeltaMeter::default()));
     d.end();
 }
+
+// Promise: deltas, seen to fail
+#[test]
+fn deltas_tell_nothing_of_a_version_that_some_readers_may_not_read() {
+    let mut d = Deltaic { keep_chain: 2, ..Deltaic::new(|_| {}) };
+    let came: Vec<bool> = [(1, true), (2, true), (3, false), (4, true), (5, true)]
+        .map(|(version, is_shared)| {
+            d.pair.readable_by = if is_shared { vec![super::pair::name("1")] } else { Vec::new() };
+            d.push(version, 100 * version as usize, |_| {});
+            d.fetched_delta() > 0
+        })
+        .into();
+    // A reader of version 4 alone would learn what version 3 was.
+    assert_eq!(came, [false, true, true, false, true]);
+    d.pair.readable_by.clear();
+    d.end();
+}
+
+// Promise: hostile-workers
+#[test]
+fn deltas_that_come_to_more_than_their_version_are_refused() {
+    let mut d = Deltaic::new(|_| {});
+    d.push(1, 5, |_| {});
+    let (version, base_offset, _) = d.base;
+    let (offset, len) = (ARENA_BYTES / 2, LEN);
+    let earlier = [(offset, len); 8].into();
+    d.pair.deltas = Deltas::Of(DeltaOf { base: Version(version), base_offset, offset, len, earlier });
+    d.pair.push_version(d.w, "k", Some(2), bytes(LEN), 0, None);
+    d.pair.settle();
+    let replies = format!("{:?}", d.pair.replies(d.w));
+    assert!(["9 deltas", "18000", "2000 bytes"].iter().all(|part| replies.contains(part)), "{replies}");
+    d.end();
+}

@@ -1,5 +1,6 @@
 //! Publishing: a worker's push becomes a version of its key, if the worker may publish it.
 
+use crate::delta::head_bytes;
 use crate::exchange::Label;
 use crate::fabric::FabricKind;
 use crate::memory::{ALIGNMENT, LocalSlice, padded};
@@ -98,6 +99,17 @@ fn pushed_slice(s: &Session, push: &Push, ranges: &[ArenaRange]) -> Result<Pushe
         return invalid(format!(
             "the delta of {len} bytes at {offset} does not lie within the arena of {arena_len} bytes"
         ));
+    }
+    if let Deltas::Of(of) = &push.deltas {
+        // Readers make room for all of them, so they are bounded by the version.
+        let (len, count) = (push.meta.len_bytes(), of.ranges().count() as u64);
+        let most = len.saturating_add(count * head_bytes(len));
+        let sum = of.ranges().try_fold(0_u64, |sum, (_, len)| sum.checked_add(len));
+        if sum.is_none_or(|sum| sum > most) {
+            return invalid(format!(
+                "{count} deltas come to {sum:?} bytes, and those of a version of {len} bytes to {most} at most"
+            ));
+        }
     }
     if push.ranges > 0 && sum != Some(body_len) {
         return invalid(format!("the ranges of the body come to {sum:?} bytes, and the description says {body_len}"));
