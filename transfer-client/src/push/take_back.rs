@@ -92,7 +92,7 @@ struct Times {
 }
 
 /// Asks the sidecar, unless the version cannot be taken back. Behind a push that has no answer yet it is not known which version is the
-/// newest.
+/// newest: then the memory of that one is looked at once it has come back.
 fn begin<T: TakenBack>(
     session: &Arc<Session>,
     key: &Key,
@@ -105,7 +105,8 @@ fn begin<T: TakenBack>(
         return Ok(None);
     }
     // If the memory could not be written afterwards, the version stays published.
-    let published = if is_behind { None } else { session.published(key, version) };
+    let is_known = version.is_some() || !is_behind;
+    let published = is_known.then(|| session.published(key, version)).flatten();
     let version = published.as_ref().and_then(|(_, push)| push.version).or(version);
     let planned = published.map(|(lent, push)| Planned::new::<T>(session, lent, &push)).transpose()?;
     let timeout = times.limit.saturating_duration_since(times.now);
