@@ -271,8 +271,7 @@ impl<M> Driver<M> {
 
     /// Handles the passing of time; see [`Node::timeout`].
     pub fn timeout(&mut self, now: Time) {
-        let Driver { node, fabrics, links, .. } = self;
-        node.timeout(now, |link| fabrics[links.get(&link)?.fabric].signs(link));
+        self.node.timeout(now);
     }
 
     /// Polls every fabric once and hands their events to the node. Returns whether anything happened.

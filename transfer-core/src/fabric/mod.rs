@@ -181,12 +181,6 @@ pub trait Fabric: Send {
     /// [`PostError`]; nothing was posted then. [`PostError::Full`] is temporary.
     fn post_send(&mut self, link: LinkId, work: WorkId, message: &[u8]) -> Result<(), PostError>;
 
-    /// Returns how many signs of life the peer of a link has shown: a number that grows with the bytes that come from it, also with those of
-    /// a write that is not placed completely. `None` if the fabric does not know: a device moves bytes whatever the peer's process does.
-    fn signs(&self, _link: LinkId) -> Option<u64> {
-        None
-    }
-
     /// Returns the fabric's atomic operations, if [`Capabilities::atomics`] is set.
     fn atomics(&mut self) -> Option<&mut dyn Atomics> {
         None

@@ -551,12 +551,6 @@ impl<M: Clone> Fabric for MultiRail<M> {
         moved | self.links.report(sink)
     }
 
-    fn signs(&self, link: LinkId) -> Option<u64> {
-        let rails = &self.links.links.get(&link)?.rails;
-        let signs = rails.iter().filter(|rail| self.links.inner.contains_key(&rail.inner));
-        signs.map(|rail| self.inner.get(rail.fabric)?.signs(rail.inner)).sum()
-    }
-
     fn arm(&mut self) {
         for fabric in &mut self.inner {
             fabric.arm();

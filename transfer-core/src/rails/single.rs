@@ -131,10 +131,6 @@ impl<F: Fabric + ?Sized> Fabric for SingleRail<F> {
         self.inner.poll(sink)
     }
 
-    fn signs(&self, link: LinkId) -> Option<u64> {
-        self.inner.signs(link)
-    }
-
     fn arm(&mut self) {
         self.inner.arm();
     }

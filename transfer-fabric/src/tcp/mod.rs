@@ -292,10 +292,6 @@ impl Fabric for TcpFabric {
         self.links.drain_events(sink)
     }
 
-    fn signs(&self, link: LinkId) -> Option<u64> {
-        self.links.get(link).map(|link| link.signs)
-    }
-
     fn poll(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> bool {
         self.progress(sink)
     }

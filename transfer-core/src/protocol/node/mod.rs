@@ -229,9 +229,8 @@ impl Node {
     }
 
     /// Handles the passing of time: ends the operations whose deadline has passed, looks for readers of the memory that
-    /// lost peers held, and for the parents with which versions stay, and goes on with what ends in several rounds. `signs` are those of
-    /// [`Fabric::signs`](crate::fabric::Fabric::signs).
-    pub fn timeout(&mut self, now: Time, signs: impl Fn(LinkId) -> Option<u64>) {
+    /// lost peers held, and for the parents with which versions stay, and goes on with what ends in several rounds.
+    pub fn timeout(&mut self, now: Time) {
         self.common.latest = now;
         ownership!(self).go_on_ending(now);
         while let Some(op) = self.sessions.take_due(now) {
@@ -240,7 +239,7 @@ impl Node {
         self.references.look_after(now, &mut self.actions);
         ownership!(self).look_for_parents(now);
         answering!(self).end_waiting_packs(now);
-        fetching!(self).end_stalled(now, &signs);
+        fetching!(self).end_stalled(now);
         self.spills.timeout(now);
         counting!(self).count(now, |counters| counters.timeout(now));
     }

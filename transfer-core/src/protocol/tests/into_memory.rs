@@ -104,7 +104,7 @@ fn answer(solo: &mut Solo) -> Option<Answer> {
 
 fn pass(solo: &mut Solo, time: Duration) {
     solo.now = solo.now + time;
-    solo.node.timeout(solo.now, |_| None);
+    solo.node.timeout(solo.now);
     solo.drain();
 }
 
@@ -165,7 +165,7 @@ fn link_of_a_peer_that_does_not_confirm_is_ended_a_second_after_the_deadline() {
     assert!(solo.replies.is_empty(), "the link is not drained yet");
     pass(&mut solo, TIMEOUT);
     solo.lose_link();
-    solo.node.timeout(solo.now, |_| None);
+    solo.node.timeout(solo.now);
     solo.drain();
     assert_eq!(code(answer(&mut solo)), ("torn", FailureCode::Deadline));
 }
@@ -197,7 +197,7 @@ fn error_of_the_peer_closes_the_memory_first() {
     assert_eq!(solo.node.state().snapshot(solo.now).slots, 0);
     let (mut solo, ..) = told();
     solo.lose_link();
-    solo.node.timeout(solo.now, |_| None);
+    solo.node.timeout(solo.now);
     solo.drain();
     assert_eq!(code(answer(&mut solo)), ("torn", FailureCode::PeerLost));
 }
@@ -220,7 +220,7 @@ fn another_answer_than_the_write_is_a_violation() {
 fn arena_of_a_worker_that_is_gone_stays_until_its_range_is_closed() {
     let (mut solo, ..) = told();
     solo.node.session_closed(solo.now, SESSION, "it died");
-    solo.node.timeout(solo.now, |_| None);
+    solo.node.timeout(solo.now);
     solo.drain();
     assert!(solo.node.sessions.arena(ARENA).is_some(), "the peer may write there");
     solo.hear(Role::Pull, index(&solo), Body::Cancelled);

@@ -302,7 +302,7 @@ impl Pair {
         let at = self.world.now() + long;
         self.world.advance(at);
         for n in &mut self.nodes {
-            n.node.timeout(at, |_| None);
+            n.node.timeout(at);
         }
         self.settle();
     }
@@ -314,7 +314,7 @@ impl Pair {
             let mut active = false;
             for i in 0..2 {
                 if self.nodes[i].node.is_ending() {
-                    self.nodes[i].node.timeout(now, |_| None);
+                    self.nodes[i].node.timeout(now);
                     active = true;
                 }
                 let mut actions = VecDeque::new();

@@ -169,7 +169,7 @@ fn slot_of_an_expired_fetch_is_free_only_when_the_owner_has_confirmed() {
     assert_eq!(pair.nodes[1].node.state().snapshot(Time(0)).slots, 1);
     let at = pair.world.now() + Duration::from_secs(2);
     pair.world.advance(at);
-    pair.nodes[1].node.timeout(at, |_| None);
+    pair.nodes[1].node.timeout(at);
     pair.poll();
     assert_eq!(pair.failed_with(r), FailureCode::Deadline);
     assert_eq!(pair.nodes[1].node.state().snapshot(Time(0)).slots, 1, "nobody has confirmed yet");

@@ -239,7 +239,7 @@ fn push_queue_does_not_grow_with_expired_pushes() {
     for _ in 0..1000 {
         solo.push(Some("you"), Duration::from_nanos(1));
         solo.now = Time(solo.now.0 + 10);
-        solo.node.timeout(solo.now, |_| None);
+        solo.node.timeout(solo.now);
         solo.drain();
     }
     assert_eq!(solo.replies.len(), 1000);

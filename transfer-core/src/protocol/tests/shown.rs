@@ -162,7 +162,7 @@ fn slot_in_quarantine_names_the_peer_that_it_waits_for() {
     assert_eq!(quarantine(&pair, 1), [], "it waits for data");
     let at = pair.world.now() + Duration::from_secs(2);
     pair.world.advance(at);
-    pair.nodes[1].node.timeout(at, |_| None);
+    pair.nodes[1].node.timeout(at);
     pair.poll();
     let later = pair.world.now() + Duration::from_millis(5);
     let shown = pair.nodes[1].node.state().quarantine(later, "a", 0, 10).entries;

@@ -41,8 +41,6 @@ pub(super) struct Solo {
     pub(super) headers: Vec<Header>,
     /// The digests that it has asked for.
     pub(super) digests: Vec<u64>,
-    /// The signs of life of each peer, as the fabric counts them.
-    pub(super) signs: Option<u64>,
     /// The link over which the test acts as the peer.
     pub(super) at: LinkId,
     /// The segments that the node has passed and that the peer has not kept yet.
@@ -81,7 +79,6 @@ impl Solo {
             writes: Vec::new(),
             headers: Vec::new(),
             digests: Vec::new(),
-            signs: None,
             at: LINK,
             shares: Vec::new(),
             grants: VecDeque::new(),
@@ -117,8 +114,7 @@ impl Solo {
     /// Lets time pass.
     pub(super) fn wait(&mut self, long: Duration) {
         self.now = self.now + long;
-        let signs = self.signs;
-        self.node.timeout(self.now, |_| signs);
+        self.node.timeout(self.now);
         self.drain();
     }
 

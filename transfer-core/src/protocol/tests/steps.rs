@@ -128,7 +128,7 @@ fn a_fetch_and_its_end_cost_the_same_however_many_others_wait() {
             0 => solo.request(Request::Cancel { op }),
             _ => {
                 solo.now = Time(solo.now.0 + 100);
-                solo.node.timeout(solo.now, |_| None);
+                solo.node.timeout(solo.now);
                 solo.drain();
             }
         });
@@ -288,7 +288,7 @@ fn a_session_that_has_much_ends_over_many_rounds() {
             assert!(solo.node.next_deadline().is_some_and(|at| at <= solo.now), "the node has something to do");
             assert!(in_arena(&solo) > 0);
             let steps = solo.steps(|solo| {
-                solo.node.timeout(solo.now, |_| None);
+                solo.node.timeout(solo.now);
                 solo.drain();
             });
             assert!(steps <= share, "{steps} steps in a round after the end of {own}");
@@ -319,7 +319,7 @@ fn a_name_is_free_once_all_keys_of_its_session_have_ended() {
     // The session is told to have ended once.
     solo.node.session_closed(solo.now, SESSION, "it is gone");
     for _ in 0..3 {
-        solo.node.timeout(solo.now, |_| None);
+        solo.node.timeout(solo.now);
         solo.drain();
     }
     assert_eq!((keys(&solo), closed(&solo)), (0, 1));
@@ -339,7 +339,7 @@ fn a_session_with_little_does_not_wait_for_one_with_much() {
     solo.node.session_closed(solo.now, SESSION, "it is gone");
     solo.node.session_closed(solo.now, little, "it is gone");
     solo.drain();
-    solo.node.timeout(solo.now, |_| None);
+    solo.node.timeout(solo.now);
     solo.drain();
     let closed: Vec<_> = solo.controls.iter().filter(|c| matches!(c, Control::SessionClosed { .. })).collect();
     assert!(matches!(closed[..], [Control::SessionClosed { session, .. }] if *session == little), "{closed:?}");
@@ -379,7 +379,7 @@ fn a_key_that_has_much_ends_over_many_rounds() {
                 break;
             }
             rounds += 1;
-            solo.node.timeout(solo.now, |_| None);
+            solo.node.timeout(solo.now);
             solo.drain();
         }
         assert_eq!(left, 0, "{what}");
@@ -405,7 +405,7 @@ fn a_key_that_goes_between_two_rounds_leaves_no_version_of_the_next() {
     solo.node.key_lost(solo.now, &going, &name("heir"));
     solo.drain();
     while solo.node.is_ending() {
-        solo.node.timeout(solo.now, |_| None);
+        solo.node.timeout(solo.now);
         solo.drain();
     }
     let left = solo.node.state().tensors(&TensorFilter::default(), 0, 10).entries;
@@ -442,7 +442,7 @@ fn versions_that_outlive_their_worker_stay_while_the_others_of_their_key_end() {
     let mut rounds = 0;
     while solo.node.is_ending() {
         rounds += 1;
-        solo.node.timeout(solo.now, |_| None);
+        solo.node.timeout(solo.now);
         solo.drain();
     }
     assert!((3..=6).contains(&rounds), "{rounds} rounds");
@@ -484,7 +484,7 @@ fn a_link_that_has_much_ends_over_many_rounds() {
     while solo.node.is_ending() {
         let before = failed(&solo);
         let steps = solo.steps(|solo| {
-            solo.node.timeout(solo.now, |_| None);
+            solo.node.timeout(solo.now);
             solo.drain();
         });
         assert!(steps <= share, "{steps} steps in a round after the end of the link");
@@ -504,7 +504,7 @@ fn a_link_that_has_much_ends_over_many_rounds() {
     });
     assert!((1..=share).contains(&steps) && solo.node.is_ending(), "{steps} steps");
     while solo.node.is_ending() {
-        solo.node.timeout(solo.now, |_| None);
+        solo.node.timeout(solo.now);
         solo.drain();
     }
     assert_eq!(held(&solo), 0);

@@ -205,13 +205,13 @@ impl Fetching<'_> {
     }
 
     /// Gives up the nodes that have taken too long, or show no sign of life, and asks others.
-    pub(in crate::protocol::node) fn end_stalled(&mut self, now: Time, signs: &dyn Fn(LinkId) -> Option<u64>) {
+    pub(in crate::protocol::node) fn end_stalled(&mut self, now: Time) {
         while let Some((link, id)) = self.transfers.stalled(now) {
             let Some(search) = self.transfers.search_mut(link, id) else { return };
             let (stage, is_over) = (search.stage.clone(), search.limit.is_none_or(|limit| limit <= now));
             if let SearchStage::Asked(to, pull) = stage
                 && !is_over
-                && self.is_alive(now, (link, id), (to, pull), signs)
+                && self.is_alive(now, (link, id), (to, pull))
             {
                 continue;
             }
@@ -226,17 +226,10 @@ impl Fetching<'_> {
     }
 
     /// Whether a node that is asked has shown a sign of life since the last look. It is asked for the next one.
-    fn is_alive(
-        &mut self,
-        now: Time,
-        (link, id): (LinkId, PullId),
-        (to, pull): (LinkId, PullId),
-        signs: &dyn Fn(LinkId) -> Option<u64>,
-    ) -> bool {
-        // A message of a node that writes may be behind what it writes, so only the fabric knows then.
+    fn is_alive(&mut self, now: Time, (link, id): (LinkId, PullId), (to, pull): (LinkId, PullId)) -> bool {
+        // A message of a node that writes may be behind what it writes.
         let is_written = self.transfers.pull(to, pull).is_some_and(|p| p.slot.is_some());
-        let heard = self.links.get(to).map(Link::heard).filter(|_| !is_written);
-        let signs = signs(to).or(heard);
+        let signs = self.links.get(to).map(Link::heard).filter(|_| !is_written);
         let is_alive = self.transfers.change_search(link, id, |search| search.look(now, signs)).unwrap_or(false);
         if is_alive && signs.is_some() {
             sending!(self).send(to, Role::Counter, pull.short(), Body::Ping);
