@@ -28,6 +28,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// The part of the time that is left for a fetch that lies between two such looks at most.
 const LOOKS: u32 = 20;
 
+/// The least time until there is a link to a node that was named by REDIRECT.
+const MIN_CONNECT_TIME: Duration = Duration::from_millis(250);
+
 /// How long a node that was not reached is left out.
 const UNREACHABLE_FOR: Duration = Duration::from_secs(60);
 
@@ -194,7 +197,7 @@ impl Search {
     pub(super) fn begin_limit(&mut self, now: Time) {
         let limit = match self.stage {
             // As long as one that shows no sign of life.
-            SearchStage::Connecting(_) => 2 * self.look_every,
+            SearchStage::Connecting(_) => (2 * self.look_every).max(MIN_CONNECT_TIME),
             SearchStage::Idle | SearchStage::Asked(..) => relay_limit(self.redirect.meta.len_bytes()),
         };
         self.limit = Some((now + limit).min(self.until));

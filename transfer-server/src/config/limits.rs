@@ -146,27 +146,19 @@ pub struct LimitsConfig {
     pub base_bytes: Size,
 
     /// How many other nodes get a version from here at a time. Further nodes that ask for it meanwhile are sent to those, which send it on
-    /// as soon as they have it. Versions of less than 4 MiB are always sent from here. With 0 all are, which suits nodes that do not reach
-    /// each other
-    #[arg(long, env = "TRANSFER_FAN_OUT", value_name = "N", default_value_t = DEFAULT_FAN_OUT)]
+    /// as soon as they have it. Versions of less than 4 MiB are always sent from here. With 0 all are. 4 suits nodes that reach each other
+    /// and fetch the same versions at about the same time
+    #[arg(long, env = "TRANSFER_FAN_OUT", value_name = "N", default_value_t = 0)]
     pub fan_out: usize,
 }
 
 /// Two states of some gigabytes; the pool limits it further.
 const DEFAULT_BASE_BYTES: Size = Size(4 << 30);
 
-/// So few nodes share the sender's link well, and more than that get a version in less time from each other.
-const DEFAULT_FAN_OUT: usize = 4;
-
 impl Default for LimitsConfig {
     fn default() -> LimitsConfig {
         let unfinished_versions = Limits::default().unfinished_versions;
-        LimitsConfig {
-            limits: Vec::new(),
-            unfinished_versions,
-            base_bytes: DEFAULT_BASE_BYTES,
-            fan_out: DEFAULT_FAN_OUT,
-        }
+        LimitsConfig { limits: Vec::new(), unfinished_versions, base_bytes: DEFAULT_BASE_BYTES, fan_out: 0 }
     }
 }
 
