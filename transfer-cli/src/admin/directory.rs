@@ -33,7 +33,7 @@ pub enum Change {
 /// The options of `transferctl directory move`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Move {
-    /// The node that is to lead. Default: whichever host is first
+    /// The node that is to lead. Default: a host that has just voted
     pub node: Option<String>,
     /// The sidecar.
     #[command(flatten)]
@@ -60,7 +60,8 @@ pub async fn run(options: &Options) -> Result<(), Error> {
 }
 
 async fn lead(options: &Move) -> Result<(), Error> {
-    let mut admin = options.target.connect().await?;
+    // Another host may lead only after the time of a takeover.
+    let mut admin = options.target.connect_for_long().await?;
     let request = MoveDirectoryRequest { node: options.node.clone().unwrap_or_default() };
     let moved = admin.move_directory(request).await.map_err(|e| options.target.answered(e))?.into_inner();
     match options.json {

@@ -313,7 +313,9 @@ impl v1::admin_server::Admin for AdminService {
         let leads = moved.map_err(|why| match why {
             HandOverError::NoHost { .. } => Status::invalid_argument(why.to_string()),
             HandOverError::OnlyHost | HandOverError::StandsBy { .. } => Status::failed_precondition(why.to_string()),
-            HandOverError::Another { .. } | HandOverError::NobodyYet { .. } => Status::unavailable(why.to_string()),
+            HandOverError::Another { .. } | HandOverError::NobodyElse | HandOverError::NobodyYet { .. } => {
+                Status::unavailable(why.to_string())
+            }
         })?;
         self.changed("MoveDirectory", format!("node {leads} leads the directory now"));
         Ok(Response::new(v1::MoveDirectoryResponse { node: leads.to_string() }))

@@ -5,7 +5,7 @@ use super::election::{Ballot, Campaign, Members, Purpose, Vote};
 use super::host::{Detached, Directory, State, put};
 use super::item::Answer;
 use super::lost::Lost;
-use super::registry::AttachRefused;
+use super::registry::{AttachRefused, Registry};
 use super::settling::{Deferred, Settling};
 use super::standing::Standing;
 use crate::events::unix_nanos;
@@ -47,8 +47,10 @@ pub(crate) enum HandOverError {
     )]
     Another { heir: Name, leads: Name },
     #[error(
-        "no host has taken the directory over within {within:?}: transferctl directory says which of them are out of reach"
+        "no other host could take the directory over, and this one leads it again: its log says why they do not vote"
     )]
+    NobodyElse,
+    #[error("no host has taken the directory over within {within:?}: their logs say why they do not vote")]
     NobodyYet { within: Duration },
 }
 
@@ -109,7 +111,6 @@ impl Directory {
             return Ok(self.host().clone());
         }
         let mut leads = election.leads.subscribe();
-        leads.mark_unchanged();
         election.campaign.lock().give_up(heir.clone());
         self.changes();
         let within = election.takeover.0;
@@ -119,6 +120,7 @@ impl Directory {
         }
         let leads = leads.borrow().clone().unwrap_or_else(|| self.host().clone());
         match heir {
+            _ if leads == *self.host() => Err(HandOverError::NobodyElse),
             Some(heir) if heir != leads => Err(HandOverError::Another { heir, leads }),
             _ => Ok(leads),
         }
@@ -160,9 +162,10 @@ impl Directory {
         let Some(election) = &self.0.election else { return Ok(()) };
         let changes = self.0.state.lock().changes;
         let mut known = election.known.subscribe();
-        let is_known = tokio::time::timeout(election.takeover.lease(), known.wait_for(|known| *known >= changes)).await;
-        match is_known {
-            Ok(_) => Ok(()),
+        // Who gives up says so by it, too.
+        let is_over = |known: &u64| *known >= changes || self.answers().is_err();
+        match tokio::time::timeout(election.takeover.lease(), known.wait_for(is_over)).await {
+            Ok(_) => self.answers(),
             Err(_) => Err(AttachRefused::StandsBy { host: self.host().clone(), leader: self.leader() }),
         }
     }
@@ -244,7 +247,7 @@ impl Directory {
         let settling = election.takeover.settling();
         election.leads.send_replace(Some(self.host().clone()));
         let mut state = self.0.state.lock();
-        state.stand_by();
+        let entries = state.stand_by();
         state.registry = state.registry.begin_again(first);
         // Whom it lost when it led before may have left another host since.
         state.lost = Lost::default();
@@ -253,6 +256,8 @@ impl Directory {
         state.standing = Standing::Leads { until, settling, alive_at: Instant::now() };
         state.changes += 1;
         state.settle();
+        drop(state);
+        drop(entries);
     }
 
     /// Goes on answering.
@@ -276,7 +281,11 @@ impl Directory {
     /// Answers no longer.
     pub(super) fn stand_by(&self) {
         tracing::warn!(host = %self.host(), "leads the directory no longer");
-        self.0.state.lock().stand_by();
+        let entries = self.0.state.lock().stand_by();
+        // A million take a while, and nobody has to wait for that.
+        drop(entries);
+        // Those that attach wait for that.
+        self.0.election.iter().for_each(|election| election.known.send_modify(|_| ()));
     }
 
     /// Ends what is over: the time in which the nodes recite. Returns when to look again.
@@ -289,13 +298,14 @@ impl Directory {
 
 impl State {
     /// Ends all attachments, unless this is the only host. Forgets all entries at once, because the end of each attachment would look
-    /// for its node's among all.
-    pub(super) fn stand_by(&mut self) {
+    /// for its node's among all. Returns them, to be dropped without the lock.
+    pub(super) fn stand_by(&mut self) -> Registry {
         self.standing = Standing::StandsBy;
-        self.registry = self.registry.begin_again(self.registry.newest());
         for outbox in self.outboxes.values() {
             outbox.end(Detached::StandsBy);
         }
+        let empty = self.registry.begin_again(self.registry.newest());
+        std::mem::replace(&mut self.registry, empty)
     }
 
     /// Does what has waited, if all nodes have recited or the time for it is over.

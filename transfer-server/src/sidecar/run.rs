@@ -124,7 +124,7 @@ impl Running {
         if goes_on {
             directory.leave(STOP_GRACE).await;
         }
-        // Whoever leads next does not wait for this node to recite. An error: this host does not lead, or no other one can.
+        // The next host does not wait for what this node recites, because it has left. An error says that another host leads already, or that none can.
         if let Some(hosted) = hosted.as_ref().filter(|_| goes_on) {
             let _ = tokio::time::timeout(STOP_GRACE, hosted.hand_over(None)).await;
         }

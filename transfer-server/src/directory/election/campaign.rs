@@ -36,6 +36,7 @@ struct Round {
     number: u64,
     asked_at: Instant,
     granted: usize,
+    refused: usize,
     /// The version of the members that it names.
     version: u64,
 }
@@ -62,7 +63,7 @@ pub(crate) struct Campaign {
     /// The highest term of which it was told.
     told: u64,
     rounds: u64,
-    /// The last host that has promised this one to go on.
+    /// The host that was the first to promise it in the last round that one did.
     follower: Option<Name>,
     /// It leads, and is to give up; this host may lead before others.
     gives_up: Option<Option<Name>>,
@@ -99,7 +100,7 @@ impl Campaign {
         }
     }
 
-    /// Returns the host that leads by its own word, and its term.
+    /// Returns the host that leads by its own word.
     pub(crate) fn leads(&self, now: Instant) -> Option<&Name> {
         self.voter.leads(now).map(|candidate| &candidate.node)
     }
@@ -116,7 +117,7 @@ impl Campaign {
 
     /// Does what is due. Call it again at the returned time, when the members change, and after each vote.
     pub(crate) fn poll(&mut self, now: Instant, members: &Members, effects: &mut Vec<Effect>) -> Instant {
-        let (asks_at, pause, gives_up) = (self.asks_at(now), self.pause(now), self.gives_up.take());
+        let (asks_at, due_at, gives_up) = (self.asks_at(now), self.due_at(now, members), self.gives_up.take());
         match &mut self.seat {
             Seat::Leads { until, .. } if now >= *until => {
                 effects.push(Effect::StandBy);
@@ -125,16 +126,15 @@ impl Campaign {
             Seat::Leads { term, .. } if gives_up.is_some() => {
                 let (term, heir) = (*term, gives_up.flatten());
                 effects.push(Effect::StandBy);
-                // Whoever has it knows that this host leads no longer.
                 self.ask(now, term, Purpose::GiveUp { heir }, members, effects);
-                self.seat = Seat::StandsBy;
+                (self.seat, self.follower) = (Seat::StandsBy, None);
                 self.rests_until = now + self.lease;
             }
             Seat::Leads { term, round, .. } => {
                 // Not before the last round is over: else, while one node after the other attaches, none ever is.
                 let is_news = round.version != members.version && round.granted > self.hosts / 2;
                 if is_news && now >= round.asked_at + self.lease / 200 || now >= round.asked_at + self.lease / 4 {
-                    // A host that has asked for more votes for this one only from there on.
+                    // A host that has itself asked for votes in a higher term votes only in one above that.
                     let next = if self.told > *term { self.told + 1 } else { *term };
                     let begun = self.ask(now, next, Purpose::GoOn, members, effects);
                     if let (Some((begun, _)), Seat::Leads { term, round, .. }) = (begun, &mut self.seat) {
@@ -142,7 +142,7 @@ impl Campaign {
                     }
                 }
             }
-            Seat::Asks { round, .. } if now >= round.asked_at + pause => self.rest(now),
+            Seat::Asks { .. } if now >= due_at => self.rest(now),
             Seat::Asks { .. } => {}
             Seat::StandsBy if now >= asks_at => {
                 let term = self.told.max(self.voter.term()) + 1;
@@ -164,16 +164,21 @@ impl Campaign {
     pub(crate) fn answered(&mut self, from: &Name, number: u64, vote: Vote, effects: &mut Vec<Effect>) {
         self.hear_term(vote.term);
         match &mut self.seat {
-            Seat::Asks { round, awaited, newest, .. } if round.number == number && vote.granted => {
+            Seat::Asks { round, .. } | Seat::Leads { round, .. } if round.number != number => return,
+            Seat::Asks { round, .. } | Seat::Leads { round, .. } if !vote.granted => round.refused += 1,
+            Seat::Asks { round, .. } | Seat::Leads { round, .. } => {
+                if round.granted == 1 {
+                    self.follower = Some(from.clone());
+                }
                 round.granted += 1;
-                awaited.extend(vote.members);
-                *newest = (*newest).max(vote.newest);
             }
-            Seat::Leads { round, .. } if round.number == number && vote.granted => {
-                round.granted += 1;
-                self.follower = Some(from.clone());
-            }
-            _ => return,
+            Seat::StandsBy => return,
+        }
+        if let Seat::Asks { awaited, newest, .. } = &mut self.seat
+            && vote.granted
+        {
+            awaited.extend(vote.members);
+            *newest = (*newest).max(vote.newest);
         }
         self.decide(effects);
     }
@@ -223,7 +228,7 @@ impl Campaign {
             return None;
         }
         effects.push(Effect::Ask(self.rounds, ballot));
-        Some((Round { number: self.rounds, asked_at: now, granted: 1, version: members.version }, vote))
+        Some((Round { number: self.rounds, asked_at: now, granted: 1, refused: 0, version: members.version }, vote))
     }
 
     /// Stands by, and lets others ask first.
@@ -231,14 +236,14 @@ impl Campaign {
         if self.voter.leader(now) == Some(&self.me) {
             self.voter.release(now);
         }
-        self.seat = Seat::StandsBy;
+        (self.seat, self.follower) = (Seat::StandsBy, None);
         self.rests_until =
             now + if self.is_heir(now) { Duration::ZERO } else { self.lease.mul_f64(fastrand::f64() / 4.0) };
     }
 
     fn asks_at(&self, now: Instant) -> Instant {
-        let free_at = self.voter.free_at().max(self.rests_until);
-        if self.is_heir(now) { free_at } else { free_at + self.lease / 8 * self.rank }
+        let free_at = self.voter.free_at();
+        if self.is_heir(now) { free_at } else { free_at.max(self.rests_until) + self.lease / 8 * self.rank }
     }
 
     /// Returns whether this host comes before the others.
@@ -246,15 +251,14 @@ impl Campaign {
         self.voter.heir(now) == Some(&self.me.node)
     }
 
-    /// How long it waits for votes. To an heir a host may say no because it has not heard yet that the one that led has given up.
-    fn pause(&self, now: Instant) -> Duration {
-        if self.is_heir(now) { self.lease / 100 } else { self.lease / 4 }
-    }
-
     fn due_at(&self, now: Instant, members: &Members) -> Instant {
         match &self.seat {
             Seat::StandsBy => self.asks_at(now),
-            Seat::Asks { round, .. } => round.asked_at + self.pause(now),
+            Seat::Asks { round, .. } => {
+                // To an heir a host may say no because it has not heard yet that the one that led has given up.
+                let is_lost = round.refused > (self.hosts - 1) / 2;
+                round.asked_at + if is_lost && self.is_heir(now) { self.lease / 100 } else { self.lease / 4 }
+            }
             Seat::Leads { until, round, .. } => {
                 let is_news = round.version != members.version && round.granted > self.hosts / 2;
                 let next = if is_news { self.lease / 200 } else { self.lease / 4 };
