@@ -219,7 +219,7 @@ impl Job {
                 let chain = Chain::read(*len, delta[0].len, |at, to| read(delta, at, to))?;
                 let chain = self.chain.get_or_init(|| chain);
                 self.zeros();
-                // Whoever comes finds the chain.
+                // The other threads need the chain, so it is there first.
                 invite(self.threads);
                 chain
             }

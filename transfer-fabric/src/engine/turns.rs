@@ -8,7 +8,7 @@
 //! - **The keeper sleeps without the lock**, in a [bed](KeeperBed) of its own. So a waiter takes the engine over without waking it, and what comes
 //!   while a waiter sleeps wakes that waiter alone. A waiter that leaves has the bed listen.
 //! - **A keeper that is woken and not needed *rests*.** It looks after [`KEEPER_INTERVAL`], and less and less often while waiters come and go, and goes
-//!   on if nobody has turned the engine for [`KEEPER_DELAY`]. So a worker that waits again and again never has to wake it. If that worker stays
+//!   on if nobody has turned the engine for [`KEEPER_DELAY`]. So a worker that often waits never has to wake it. If that worker stays
 //!   away once, what comes meanwhile is served at most [`MAX_KEEPER_INTERVAL`] + [`KEEPER_DELAY`] late. If one turn lasts longer, the keeper sleeps.
 //! - **A waiter that usually comes back at once leaves what is to be sent to its next turn**, which saves a system call: an
 //!   acknowledgement leaves together with the answer. Otherwise it sends before it goes. It has the keeper go on, unless waiters
@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 /// After this time the keeper looks whether it is needed.
 const KEEPER_INTERVAL: Duration = Duration::from_micros(200);
 
-/// After this time, if it was not needed again and again.
+/// The longest time, after several looks in which it was not needed.
 const MAX_KEEPER_INTERVAL: Duration = Duration::from_micros(1600);
 
 /// It is needed once nobody has turned the engine for as long as this.

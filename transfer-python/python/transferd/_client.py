@@ -238,8 +238,7 @@ class Client(Pinning):
         With `rank` and `world_size`, or where it has DTensors or `Shard`s, it is this rank's part of a *sharded state*: a version is there once
         all ranks have pushed theirs, and `fetch_state` takes it in any layout; see docs/python.md. It needs `version`. Without `rank` and `world_size`
         those of torch.distributed are taken. `whole` waits until the version is there. `restart` is the number of the
-        job's attempt, the same one at all ranks and in all their pushes: a higher one than before begins the versions again, and a rank with a lower one is refused. Of the options it has `timeout`, `readable_by`, `digest`, `delta_of` and
-        `keep_chain`.
+        job's attempt, the same one at all ranks and in all their pushes: a higher one begins the versions again, a lower one is refused. It takes `timeout`, `readable_by`, `digest`, `delta_of` and `keep_chain`.
         """
         commit = _calls.Commit(rank, world_size, whole, restart)
         return wait(_calls.push_any_state(self, key, state, aliases, dtype, commit, options))

@@ -19,7 +19,7 @@ pub(crate) enum SharedCopy {
     Made { copy: BlobId, is_part: bool },
 }
 
-struct Shared {
+struct CopyOfReader {
     reader: Tenant,
     /// The part that is copied. `None`: all of it.
     excerpt: Option<Excerpt>,
@@ -34,7 +34,7 @@ struct Shared {
 /// version.
 #[derive(Default)]
 pub(super) struct SharedCopies {
-    of: HashMap<BlobId, Vec<Shared>>,
+    of: HashMap<BlobId, Vec<CopyOfReader>>,
     /// The versions of those that are made; the oldest of each tenant first.
     order: BTreeMap<(Tenant, u64), BlobId>,
     next: u64,
@@ -44,7 +44,7 @@ impl Keys {
     /// Returns the copy of this part of a version for the workers of a tenant. A copy of all of the version has each part of it.
     pub(crate) fn shared_copy(&self, of: BlobId, reader: Tenant, excerpt: Option<&Excerpt>) -> Option<SharedCopy> {
         let mut its = self.copies.of.get(&of)?.iter().filter(|shared| shared.reader == reader);
-        let has_it = |shared: &&Shared| {
+        let has_it = |shared: &&CopyOfReader| {
             let is_whole = shared.excerpt.is_none() && matches!(shared.copy, SharedCopy::Made { .. });
             is_whole || shared.excerpt.as_ref() == excerpt
         };
@@ -53,13 +53,13 @@ impl Keys {
 
     /// Notes that a copy is being made which the workers of a tenant share.
     pub(crate) fn copy_begins(&mut self, of: BlobId, reader: Tenant, excerpt: Option<Excerpt>, id: CopyId) {
-        let shared = Shared { reader, excerpt, copy: SharedCopy::Copying(id), place: 0 };
+        let shared = CopyOfReader { reader, excerpt, copy: SharedCopy::Copying(id), place: 0 };
         self.copies.of.entry(of).or_default().push(shared);
     }
 
     /// Whether this copy of a version is shared.
     pub(crate) fn shares_copy(&self, of: BlobId, id: CopyId) -> bool {
-        let is_it = |shared: &Shared| shared.copy == SharedCopy::Copying(id);
+        let is_it = |shared: &CopyOfReader| shared.copy == SharedCopy::Copying(id);
         self.copies.of.get(&of).is_some_and(|its| its.iter().any(is_it))
     }
 
@@ -94,9 +94,9 @@ impl Keys {
         self.take_copy(of, |shared| shared.place == oldest)
     }
 
-    fn take_copy(&mut self, of: BlobId, is_it: impl Fn(&Shared) -> bool) -> Option<BlobId> {
+    fn take_copy(&mut self, of: BlobId, is_it: impl Fn(&CopyOfReader) -> bool) -> Option<BlobId> {
         let its = self.copies.of.get_mut(&of)?;
-        let Shared { reader, copy, place, .. } = its.swap_remove(its.iter().position(is_it)?);
+        let CopyOfReader { reader, copy, place, .. } = its.swap_remove(its.iter().position(is_it)?);
         if its.is_empty() {
             self.copies.of.remove(&of);
         }

@@ -132,7 +132,7 @@ fn readers_of_a_node_share_one_copy_of_registered_memory() {
         assert_eq!(reports(&mut pair, &[stranger]), [copied]);
     }
     assert!(pool_used(&pair, Tenant::User(0)) >= LEN && pool_used(&pair, Tenant::User(1)) >= LEN);
-    // It ends with the version, whoever has it still.
+    // It ends with the version, also while somebody reads it.
     pair.fetch(near[0], "k", Select::Latest);
     pair.settle();
     push(&mut pair, w, 2, bytes(8), place);
