@@ -109,6 +109,16 @@ impl Bases {
         self.give_up(&of)
     }
 
+    /// Gives up the oldest version of a tenant that is kept for other nodes alone, of those of which this is true.
+    pub(super) fn give_up_relay(&mut self, tenant: Tenant, is_one: impl Fn(BlobId) -> bool) -> Option<BlobId> {
+        let is_relay = |of: &&Spreading| {
+            let base = self.kept.get(*of).filter(|_| of.1 == tenant);
+            base.is_some_and(|base| !base.deltas_follow && is_one(base.held.blob))
+        };
+        let of = self.order.values().find(is_relay)?.clone();
+        self.give_up(&of)
+    }
+
     /// Gives up all that this is true of: the versions of a link, or of a tenant.
     pub(super) fn give_up_all(&mut self, mut is_one: impl FnMut(LinkId, Tenant) -> bool) -> Vec<BlobId> {
         let these: Vec<_> = self.order.values().filter(|(link, tenant, _)| is_one(*link, *tenant)).cloned().collect();

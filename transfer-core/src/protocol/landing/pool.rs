@@ -138,15 +138,22 @@ impl Landing {
     /// part of the pool. Also returns how many bytes are counted for the slot, until the caller
     /// [settles](Landing::settle_speculation) them.
     pub(crate) fn speculate(&mut self, domain: Tenant, body: u64) -> Option<(Allocation, u64)> {
-        let percent = self.speculative_percent;
-        let pool = self.pools.get_mut(&domain)?;
-        let bytes = body + HEADER_BYTES;
-        if !pool.wants.is_empty() || pool.speculative + bytes > pool.alloc.len_bytes() / 100 * percent {
+        if !self.may_speculate(domain, body) {
             return None;
         }
-        let range = pool.slot(body).ok()?;
+        let pool = self.pools.get_mut(&domain)?;
+        let (range, bytes) = (pool.slot(body).ok()?, body + HEADER_BYTES);
         pool.speculative += bytes;
         Some((range, bytes))
+    }
+
+    /// Whether a slot of that kind may be opened, if there is room for it.
+    pub(crate) fn may_speculate(&self, domain: Tenant, body: u64) -> bool {
+        let is_within = |pool: &Pool| {
+            let bytes = pool.speculative + body + HEADER_BYTES;
+            pool.wants.is_empty() && bytes <= pool.alloc.len_bytes() / 100 * self.speculative_percent
+        };
+        self.pools.get(&domain).is_some_and(is_within)
     }
 
     /// Stops counting bytes for a version that is now known to be needed, or not to be.

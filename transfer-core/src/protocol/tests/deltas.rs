@@ -379,6 +379,30 @@ fn idle_bases_are_given_up_before_one_of_a_request_that_waits() {
     d.end();
 }
 
+// Promise: spreading, seen to fail
+#[test]
+fn version_is_made_of_its_delta_in_the_room_of_what_is_kept_for_other_nodes() {
+    let mut d = Deltaic::new(|config| (config.fan_out, config.spreads_from) = (4, 1));
+    d.push(1, 5, |_| {});
+    d.fetched_delta();
+    // Two versions that are kept for other nodes leave room for a delta, and too little for its result.
+    d.pair.deltas = Deltas::None;
+    for (key, len) in [("first", 6000), ("second", 7000)] {
+        d.pair.push_version(d.w, key, Some(1), bytes(len), 1, None);
+        d.pair.fetch(d.r, key, Select::Latest);
+        d.pair.settle();
+        let (lease, ..) = d.pair.fetched(d.r);
+        d.pair.request(d.r, Request::Release { lease });
+        d.pair.settle();
+    }
+    let free = |d: &Deltaic| POOL_BYTES - d.pair.nodes[1].node.state().snapshot(d.pair.world.now()).pools[0].used;
+    assert!(free(&d) < LEN, "{}", free(&d));
+    d.push(2, 6, |_| {});
+    assert!(d.fetched_delta() > 0);
+    assert_eq!((d.meter().versions, d.meter().given_up), (1, [0; WhyWhole::ALL.len()]));
+    d.end();
+}
+
 #[test]
 fn fetch_says_that_it_waits_for_a_delta() {
     let mut d = Deltaic::new(|_| {});

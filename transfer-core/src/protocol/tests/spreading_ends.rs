@@ -196,6 +196,27 @@ fn searcher(timeout: Duration) -> Solo {
     solo
 }
 
+// Promise: spreading, seen to fail
+#[test]
+fn slot_goes_along_with_a_request_in_the_room_of_what_is_kept_for_others() {
+    for is_read in [false, true] {
+        let mut solo = reader();
+        describe(&mut solo, LINK, "TENSOR_REQUEST", LEN);
+        solo.grant();
+        land(&mut solo, LINK, "TENSOR_REQUEST", true);
+        let Some(Reply::Answer { answer: Answer::Fetched { lease, .. }, .. }) = solo.replies.pop() else { panic!() };
+        if !is_read {
+            solo.request(Request::Release { lease });
+        }
+        solo.fill_pool();
+        let kept = solo.node.state().snapshot(solo.now).base_bytes;
+        fetch(&mut solo, Select::AtLeast(Version(2)));
+        assert_eq!(solo.has_to_grant(), !is_read, "{kept} bytes were kept");
+        let left = solo.node.state().snapshot(solo.now).base_bytes;
+        assert_eq!(left, if is_read { kept } else { 0 }, "what is read is not given up: that makes no room");
+    }
+}
+
 #[test]
 fn room_of_what_is_kept_for_others_is_no_full_pool() {
     let mut pair = Pair::with(|config| (config.fan_out, config.spreads_from) = (4, 1));

@@ -2,7 +2,7 @@
 //!
 //! The delta lands like any version. It is applied beside its base, never in it: workers may be reading that. While this is done
 //! the request goes on, so fetches of the same may join, and its end gives up the result. Nothing waits for room for the
-//! result, and a request that waits for a slot loses its base when a waiter finds no room. From its slot on it keeps it. Without a
+//! result, for which what is kept for other nodes alone is given up, and a request that waits for a slot loses its base when a waiter finds no room. From its slot on it keeps it. Without a
 //! base, without room for the result, or where anything else is not as it should be, the version is asked for as a whole.
 
 use crate::delta::{NotApplied, head_bytes};
@@ -127,7 +127,7 @@ impl Fetching<'_> {
             return self.ask_for_whole(now, link, id, WhyWhole::BaseGone);
         };
         let is_like_it = self.keys.blob(from).is_some_and(|b| b.meta.len_bytes() == len);
-        let room = padded(len).filter(|_| is_like_it).and_then(|len| self.landing.allocate(reader, len));
+        let room = padded(len).filter(|_| is_like_it).and_then(|len| self.room_for_result(reader, len));
         let (Some((to, target)), Some(mut delta)) = (room, self.landing.slice(reader, &slot.range)) else {
             self.landing.free(reader, slot.range);
             memory!(self).release(from);

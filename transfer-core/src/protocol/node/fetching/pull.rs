@@ -80,10 +80,8 @@ impl Fetching<'_> {
         let described = self.links.heard(link, &key).filter(|_| is_whole).cloned();
         let to = readers.first().and_then(|op| self.destination_of(*op));
         // Memory of a worker is opened when the version is there, and then for as short as possible.
-        let early = described.as_ref().filter(|_| held.is_none() && to.is_none()).and_then(|(_, meta)| {
-            let (range, bytes) = self.landing.speculate(domain, meta.len_bytes())?;
-            Some((range, meta.len_bytes(), bytes))
-        });
+        let known = described.as_ref().filter(|_| held.is_none() && to.is_none()).map(|(_, meta)| meta.len_bytes());
+        let early = known.and_then(|len| self.speculate(domain, len).map(|(range, bytes)| (range, len, bytes)));
         let speculative = early.as_ref().map_or(0, |(_, _, bytes)| *bytes);
         let pull = Pull::new(now, readers.clone(), (key, select, excerpt), domain, described, speculative);
         let pull = pull.for_gathered(gathered).holding(held).landing_in(to).directly(is_direct);
