@@ -82,9 +82,10 @@ impl Redirect {
     }
 }
 
-/// Returns how long a node may take to send a version of this length, before it counts as slow.
-pub(super) fn relay_limit(len_bytes: u64) -> Duration {
-    RELAY_TIMEOUT + Duration::from_secs(len_bytes / SLOW_RATE)
+/// Returns how long a node may take to send a version of this length to so many nodes at a time, before it counts as slow.
+pub(super) fn relay_limit(len_bytes: u64, fan_out: usize) -> Duration {
+    let at_a_time = u64::try_from(fan_out.max(1)).unwrap_or(u64::MAX);
+    RELAY_TIMEOUT + Duration::from_secs(len_bytes.saturating_mul(at_a_time) / SLOW_RATE)
 }
 
 /// Why a node does not send a version of another one.
@@ -121,6 +122,8 @@ pub(super) struct Search {
     look_at: Option<Time>,
     /// How many it had shown when it was looked last.
     signs: Option<u64>,
+    /// When it was asked, or had shown one when it was looked last.
+    shown_at: Time,
 }
 
 impl Search {
@@ -135,6 +138,7 @@ impl Search {
             look_every: LOOK_EVERY,
             look_at: None,
             signs: None,
+            shown_at: now,
         };
         search.begin_anew(now, deadline);
         search
@@ -146,27 +150,41 @@ impl Search {
         self.look_every = LOOK_EVERY.min(deadline.since(now) / LOOKS);
     }
 
-    /// Leaves half of its time to a fetch that has come later, and may end earlier.
-    pub(super) fn hurry(&mut self, now: Time, deadline: Time) {
-        self.until = self.until.min(self.half_way(now, deadline));
+    /// Lets a fetch with this deadline wait, too. Returns `false` if it would have less than half of its time left when the owner is asked:
+    /// the search does not get shorter for it.
+    pub(super) fn admits(&mut self, now: Time, deadline: Time) -> bool {
+        if self.half_way(now, deadline) < self.until {
+            return false;
+        }
         self.look_every = self.look_every.min(deadline.since(now) / LOOKS);
-        self.limit = self.limit.map(|limit| limit.min(self.until));
+        true
+    }
+
+    /// Whether the fetches have no more time for other nodes than the owner.
+    pub(super) fn has_ended(&self, now: Time) -> bool {
+        self.until <= now
     }
 
     /// Returns the time at which half of what is left until a deadline has passed. If that is not enough for the version over a slow link,
     /// it is now: the fetch would fail where the owner alone would be in time.
     fn half_way(&self, now: Time, deadline: Time) -> Time {
         let half = deadline.since(now) / 2;
-        let slow = Duration::from_secs(self.redirect.meta.len_bytes() / SLOW_RATE);
-        if half < slow { now } else { now + half }
+        if half < self.slow() { now } else { now + half }
     }
 
-    /// Notes how many signs of life the node that is asked has shown until now. Returns whether it has shown any since the last look. If
-    /// their number is not known, nobody looks again.
-    pub(super) fn look(&mut self, now: Time, signs: Option<u64>) -> bool {
-        let is_alive = signs.is_none() || self.signs != signs;
-        (self.signs, self.look_at) = (signs, signs.map(|_| now + self.look_every));
-        is_alive
+    /// Returns the time of the version over a slow link.
+    fn slow(&self) -> Duration {
+        Duration::from_secs(self.redirect.meta.len_bytes() / SLOW_RATE)
+    }
+
+    /// Looks at the node that is asked, which has shown so many signs of life until now. Returns whether it counts as alive: it has shown
+    /// one since the last look, or one may be behind what it writes at this moment. Then it counts as alive for this time.
+    pub(super) fn look(&mut self, now: Time, signs: u64, is_written: Option<Duration>) -> bool {
+        if self.signs != Some(signs) {
+            (self.signs, self.shown_at) = (Some(signs), now);
+        }
+        self.look_at = Some(now + self.look_every);
+        self.shown_at == now || is_written.is_some_and(|time| now < self.shown_at + time)
     }
 
     /// Returns when the node that is asked is given up, or looked at.
@@ -193,16 +211,26 @@ impl Search {
         None
     }
 
-    /// Sets when the node that is now being asked, or connected to, is given up.
+    /// Sets when the node that is now being asked, or connected to, is given up. One that is asked may wait for its own copy as long as
+    /// it shows signs of life.
     pub(super) fn begin_limit(&mut self, now: Time) {
-        let limit = match self.stage {
+        self.limit = Some(match self.stage {
             // As long as one that shows no sign of life.
-            SearchStage::Connecting(_) => (2 * self.look_every).max(MIN_CONNECT_TIME),
-            SearchStage::Idle | SearchStage::Asked(..) => relay_limit(self.redirect.meta.len_bytes()),
-        };
-        self.limit = Some((now + limit).min(self.until));
+            SearchStage::Connecting(_) => (now + (2 * self.look_every).max(MIN_CONNECT_TIME)).min(self.until),
+            SearchStage::Idle | SearchStage::Asked(..) => self.until,
+        });
         let looks = matches!(self.stage, SearchStage::Asked(..));
-        (self.look_at, self.signs) = (looks.then(|| now + self.look_every), None);
+        (self.look_at, self.signs, self.shown_at) = (looks.then(|| now + self.look_every), None, now);
+    }
+
+    /// Sets when the node that begins to send is given up, which sends to so many at a time. From here on it gets half of the time until the
+    /// deadline, or that of the version over a slow link. It is not looked at: a sign of life may be behind the version.
+    pub(super) fn begin_sending(&mut self, now: Time, deadline: Time, fan_out: usize) {
+        // It may have had to wait, there or here.
+        let half = deadline.since(now) / 2;
+        self.until = self.until.max(now + half.max(self.slow()));
+        self.limit = Some((now + relay_limit(self.redirect.meta.len_bytes(), fan_out)).min(self.until));
+        self.look_at = None;
     }
 
     /// Returns the request by which a node was asked.
@@ -306,26 +334,58 @@ mod tests {
     use crate::protocol::slab::Id;
     use crate::tensor::DType;
 
+    /// A search for a version that takes 20 s at 50 MB/s, for a fetch that has so many seconds.
+    fn search(seconds: u64) -> Search {
+        let name = |text| Name::new(text).unwrap();
+        let redirect = Redirect {
+            owner: LinkId(1),
+            request: Id::from_u64(0),
+            owner_name: name("owner"),
+            incarnation: 1,
+            identity: NonZeroU64::MIN,
+            version: Version(1),
+            digest: [0; 16],
+            meta: TensorMeta::of(DType::U8, &[1_000_000_000]).unwrap(),
+            sources: vec![name("here"), name("other")],
+        };
+        Search::new(Time(0), redirect, second(seconds))
+    }
+
+    fn second(n: u64) -> Time {
+        Time(0) + Duration::from_secs(n)
+    }
+
     // Promise: spreading, seen to fail
     #[test]
     fn fetch_with_too_little_time_for_two_tries_goes_to_the_owner() {
         let name = |text| Name::new(text).unwrap();
-        // At 50 MB/s it takes 20 s.
-        let meta = TensorMeta::of(DType::U8, &[1_000_000_000]).unwrap();
         for (seconds, is_asked) in [(39, false), (40, true)] {
-            let redirect = Redirect {
-                owner: LinkId(1),
-                request: Id::from_u64(0),
-                owner_name: name("owner"),
-                incarnation: 1,
-                identity: NonZeroU64::MIN,
-                version: Version(1),
-                digest: [0; 16],
-                meta: meta.clone(),
-                sources: vec![name("here"), name("other")],
-            };
-            let mut search = Search::new(Time(0), redirect, Time(0) + Duration::from_secs(seconds));
+            let mut search = search(seconds);
             assert_eq!(search.next_source(Time(0), &name("here")), is_asked.then(|| name("other")), "{seconds} s");
         }
+    }
+
+    // Promise: spreading, seen to fail
+    #[test]
+    fn node_that_begins_to_send_has_the_time_of_the_version_over_a_slow_link() {
+        // Half of what is left is enough at 6 s. At 30 s the time of the search is over, while there was no room here.
+        for (waits_here, begins, given_up) in [(false, 6, 28), (false, 24, 44), (true, 30, 50)] {
+            let mut search = search(50);
+            search.stage = SearchStage::Asked(LinkId(2), Id::from_u64(0));
+            search.begin_limit(second(0));
+            assert_eq!(search.limit, Some(second(25)));
+            if waits_here {
+                search.limit = None;
+            }
+            search.begin_sending(second(begins), second(50), 2);
+            assert_eq!(search.limit, Some(second(given_up)), "from {begins} s on");
+        }
+    }
+
+    #[test]
+    fn limit_of_a_node_counts_the_nodes_that_it_sends_to() {
+        let seconds = |fan_out| relay_limit(1_000_000_000, fan_out).as_secs();
+        assert_eq!([seconds(0), seconds(1), seconds(4)], [30, 30, 90]);
+        assert!(relay_limit(u64::MAX, usize::MAX) > Duration::from_secs(1 << 38));
     }
 }

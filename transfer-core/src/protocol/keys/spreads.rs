@@ -173,11 +173,14 @@ impl Keys {
         }
     }
 
-    /// Notes that a node which was sent to others does not get the version from this one of them, and asks the next.
-    pub(crate) fn source_failed(&mut self, blob: BlobId, failed: &Name, next: &Name) {
+    /// Notes that a node which was sent to others does not get the version from this one of them, and asks the next. It counted as waiting
+    /// for the first.
+    pub(crate) fn source_failed(&mut self, blob: BlobId, [counted, failed, next]: [&Name; 3]) {
         let Some(spread) = self.spreads.get_mut(&blob) else { return };
-        if let Some(node) = spread.place(failed).map(|at| &mut spread.nodes[at]) {
+        if let Some(node) = spread.place(counted).map(|at| &mut spread.nodes[at]) {
             node.children = node.children.saturating_sub(1);
+        }
+        if let Some(node) = spread.place(failed).map(|at| &mut spread.nodes[at]) {
             (node.has_it, node.has_failed) = (false, true);
         }
         if let Some(node) = spread.place(next).map(|at| &mut spread.nodes[at]) {
@@ -316,6 +319,22 @@ mod tests {
         assert_eq!(keys.spread(blob, (LinkId(44), 0, &four), false, &fan), Spreads::Send, "others may wait for it");
         keys.send_begins(Time(0), blob, LinkId(44), &four);
         assert_ne!(first_source(&asks(&mut keys, 7, 0)), "n4");
+    }
+
+    #[test]
+    fn node_that_is_skipped_is_waited_for_no_more() {
+        let mut keys = Keys::default();
+        let blob = Id::from_u64(0);
+        asks(&mut keys, 1, 0);
+        asks(&mut keys, 2, 0);
+        keys.proved(blob, [7; 16]);
+        for n in 3..5 {
+            assert_eq!(first_source(&asks(&mut keys, n, 0)), "n1");
+        }
+        // The third one could not ask the first, and the second has failed.
+        let [one, two, three] = ["n1", "n2", "n3"].map(|name| Name::new(name).unwrap());
+        keys.source_failed(blob, [&one, &two, &three]);
+        assert_eq!(sources(&asks(&mut keys, 5, 0)), ["n1", "n3", "n4"]);
     }
 
     // Promise: spreading, seen to fail

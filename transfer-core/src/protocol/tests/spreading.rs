@@ -32,7 +32,7 @@ pub(super) const FAR_NAME: NameRef = NAMED[1].0;
 /// The number of the owner's name at the link of the other node.
 const THERE: NameRef = NameRef { id: 5, generation: 0 };
 
-fn identity(n: u64) -> NonZeroU64 {
+pub(super) fn identity(n: u64) -> NonZeroU64 {
     NonZeroU64::new(n).unwrap()
 }
 
@@ -361,7 +361,7 @@ fn node_is_not_given_up_while_there_is_no_room_here() {
 // ---- a node that sends on ----
 
 /// Lets the other node ask for this publication of the owner.
-fn relay(solo: &mut Solo, index: u32, version: u64) {
+pub(super) fn relay(solo: &mut Solo, index: u32, version: u64) {
     solo.at = OTHER;
     let body = Body::RelayRequest {
         key: KEY,
@@ -418,6 +418,27 @@ fn node_without_room_keeps_no_room_of_others() {
     solo.at = OTHER;
     solo.hear(Role::Pull, 3, Body::TensorReRequest { slot: slot() });
     assert_eq!((last(&solo), &solo.ended), ("ERROR_STATUS", &None));
+}
+
+// Promise: spreading, seen to fail
+#[test]
+fn node_without_room_for_a_version_is_waited_for_no_longer() {
+    for has_room in [true, false] {
+        let mut solo = reader();
+        if !has_room {
+            solo.fill_pool();
+        }
+        describe(&mut solo, LINK, "TENSOR_REQUEST", LEN);
+        relay(&mut solo, 3, 1);
+        assert_ne!(last(&solo), "ERROR_STATUS", "room may come at once");
+        solo.hear(Role::Counter, 3, Body::Ping);
+        let sent: Vec<_> = solo.sent.iter().filter(|m| m.index == 3).map(|m| (m.role, m.body.name())).collect();
+        let expected = [(Role::Counter, "PONG"), (Role::Pull, "ERROR_STATUS")];
+        assert_eq!(sent, expected[..1 + usize::from(!has_room)]);
+        // A sign of life that is asked for by nobody.
+        solo.hear(Role::Counter, 4, Body::Ping);
+        assert_eq!((last(&solo), &solo.ended), ("PONG", &None));
+    }
 }
 
 // Promise: spreading, seen to fail

@@ -256,6 +256,24 @@ impl Transfers {
         self.searches.get(&(of.clone(), identity)).copied()
     }
 
+    /// Whether a peer has a slot for a version that it has described, for another request than this one: then it is writing.
+    pub(super) fn is_written_by(&self, link: LinkId, but: PullId) -> bool {
+        let is_written = |(id, pull): (PullId, &Pull)| {
+            id != but && pull.state == PullState::Asked && pull.slot.is_some() && pull.coming.is_some()
+        };
+        self.links.get(&link).is_some_and(|l| l.pulls.iter().any(is_written))
+    }
+
+    /// Whether each request of this node that may bring a publication waits for room here.
+    pub(super) fn waits_for_room(&self, of: &Spreading, version: Version, identity: NonZeroU64) -> bool {
+        let Some(l) = self.links.get(&of.0) else { return false };
+        let bringing = l.pulls.iter().filter(|(_, pull)| pull.may_bring(of, version, identity));
+        bringing.map(|(_, pull)| pull).all(|pull| match pull.search.as_ref().and_then(|search| search.asked()) {
+            Some((to, named)) => self.pull(to, named).is_some_and(Pull::wants_room),
+            None => pull.wants_room(),
+        })
+    }
+
     /// Returns the search of a request, mutably.
     pub(super) fn search_mut(&mut self, link: LinkId, id: PullId) -> Option<&mut Search> {
         self.pull_mut(link, id)?.search.as_deref_mut()

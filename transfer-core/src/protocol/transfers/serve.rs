@@ -176,11 +176,12 @@ impl Serve {
         }
     }
 
-    /// Notes that the node in this place does not send the version to the peer, which asks the next one. Returns both.
-    pub(crate) fn source_failed(&mut self, place: usize) -> Option<(Name, Name)> {
+    /// Notes that the node in this place does not send the version to the peer, which asks the next one. Returns the node that the peer
+    /// has asked so far as is known, and those two.
+    pub(crate) fn source_failed(&mut self, place: usize) -> Option<[Name; 3]> {
         let Spread::Redirected(nodes, at) = &mut self.spreading else { return None };
-        *at = (place + 1).min(MAX_SOURCES - 1);
-        Some((nodes.get(place)?.clone(), nodes[*at].clone()))
+        let before = std::mem::replace(at, (place + 1).min(MAX_SOURCES - 1));
+        Some([nodes.get(before)?.clone(), nodes.get(place)?.clone(), nodes[*at].clone()])
     }
 
     /// Whether the request has to be answered from here.

@@ -9,7 +9,7 @@ use crate::protocol::transfers::{Held, Serve};
 use crate::tensor::{Key, Version};
 use crate::time::Time;
 use crate::trace::TraceContext;
-use crate::wire::message::NameRef;
+use crate::wire::message::{Body, NameRef, Role};
 use std::num::NonZeroU64;
 
 impl Answering<'_> {
@@ -100,6 +100,17 @@ impl Answering<'_> {
             for (link, index) in self.relays.take(&of) {
                 self.relay(self.common.latest, link, index);
             }
+        }
+    }
+
+    /// Answers a peer that has asked for a version of another node here, and for a sign of life. If no room is left here for that version, the
+    /// peer had better ask elsewhere.
+    pub(in crate::protocol::node) fn sign_of_life(&mut self, now: Time, link: LinkId, index: u32) {
+        sending!(self).send(link, Role::Counter, index, Body::Pong);
+        let waiting = self.transfers.serve(link, index).filter(|serve| !serve.is_published()).and_then(Serve::relays);
+        if waiting.is_some_and(|relayed| self.transfers.waits_for_room(&relayed.of, relayed.version, relayed.identity))
+        {
+            self.not_relayed(now, link, index);
         }
     }
 

@@ -81,7 +81,7 @@ impl Answering<'_> {
         }
         if serve.is_counted() {
             let len = self.keys.blob(blob).map_or(0, |b| b.meta.len_bytes());
-            self.keys.send_flows(blob, link, now + relay_limit(len));
+            self.keys.send_flows(blob, link, now + relay_limit(len, self.config.fan_out));
         }
     }
 
@@ -89,8 +89,8 @@ impl Answering<'_> {
     /// it asks for the version again.
     pub(in crate::protocol::node) fn source_failed(&mut self, link: LinkId, index: u32, place: usize) {
         let Some(serve) = self.transfers.serve_mut(link, index) else { return };
-        if let Some((blob, (failed, next))) = serve.fetching().zip(serve.source_failed(place)) {
-            self.keys.source_failed(blob, &failed, &next);
+        if let Some((blob, nodes)) = serve.fetching().zip(serve.source_failed(place)) {
+            self.keys.source_failed(blob, nodes.each_ref());
         }
     }
 

@@ -101,6 +101,7 @@ impl Node {
                 counting!(self).count(now, |counters| counters.released(link, index, round, leader));
             }
             Body::CounterEnded { name } => counting!(self).counter_ended_there(now, link, name),
+            Body::Ping if role == Role::Counter => answering!(self).sign_of_life(now, link, index),
             Body::Ping => sending!(self).send(link, role, index, Body::Pong),
             Body::Pong => match role {
                 Role::Push => calls!(self).pong(link, index),

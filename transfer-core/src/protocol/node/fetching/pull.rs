@@ -210,7 +210,9 @@ impl Fetching<'_> {
             memory!(self).release(held);
         }
         if let Some(redirect) = redirect {
-            return self.named_node_failed(now, (link, id), (&redirect, &readers), &failure.text);
+            // Nor does it land from its owner, which is no fault of the node.
+            self.fail_readers(&readers, failure);
+            return self.ask_owner(now, redirect.owner, redirect.request);
         }
         self.fail_readers(&readers, failure);
         if !next.is_empty() {

@@ -14,7 +14,7 @@ use crate::protocol::keys::Blob;
 use crate::protocol::links::Link;
 use crate::protocol::node::flows::Fetching;
 use crate::protocol::node::replies::Carried;
-use crate::protocol::relays::{Proof, Redirect, Search, SearchStage};
+use crate::protocol::relays::{Proof, Redirect, Search, SearchStage, relay_limit};
 use crate::protocol::rules::Broken;
 use crate::protocol::sessions::FetchStage;
 use crate::protocol::transfers::{Held, OfLink, Pull, PullState, Readers};
@@ -70,9 +70,15 @@ impl Fetching<'_> {
         let before = self.transfers.search_for(&of, identity);
         let wanted = self.transfers.pull(link, id).map(Pull::wanted);
         let next = match (before, deadline) {
-            // The same publication is searched for already, or nobody is left for whom it would be.
-            (before, None) => self.join_search(now, link, (id, before), now),
-            (Some(_), Some(deadline)) => self.join_search(now, link, (id, before), deadline),
+            // Nobody is left for whom it would be searched for, or it is already.
+            (_, None) => self.join_search(link, id, None),
+            (Some(first), Some(deadline)) => {
+                let admits = |search: &mut Search| search.admits(now, deadline);
+                match self.transfers.change_search(link, first, admits) {
+                    Some(false) => return self.take_by_itself(now, link, id, (version, described)),
+                    _ => self.join_search(link, id, before),
+                }
+            }
             (None, Some(deadline)) => {
                 let search = (waiting.len(), Search::new(now, redirect, deadline));
                 let next = self.transfers.begin_search(link, id, described, search).unwrap_or_default();
@@ -91,15 +97,22 @@ impl Fetching<'_> {
         }
     }
 
-    /// Lets the fetches of a request wait for another one to the same owner, whose version is searched for. Returns those that came
-    /// later than the request.
-    fn join_search(
+    /// Takes a version from its owner that is searched for at other nodes, for fetches that have less time than the search.
+    fn take_by_itself(
         &mut self,
         now: Time,
         link: LinkId,
-        (id, first): (PullId, Option<PullId>),
-        deadline: Time,
-    ) -> Readers {
+        id: PullId,
+        (version, described): (Version, (u32, TensorMeta)),
+    ) {
+        let Some(p) = self.transfers.pull_mut(link, id) else { return };
+        (p.described, p.coming, p.is_conditional) = (Some(described), Some(version), false);
+        self.seek_room(now, link, id);
+    }
+
+    /// Lets the fetches of a request wait for another one to the same owner, whose version is searched for. Returns those that came
+    /// later than the request.
+    fn join_search(&mut self, link: LinkId, id: PullId, first: Option<PullId>) -> Readers {
         let Some(p) = self.transfers.pull_mut(link, id) else { return smallvec![] };
         let (mut readers, next) = p.take_readers();
         if let Some(held) = pull_slots!(self).cancel_pull(link, id) {
@@ -113,7 +126,6 @@ impl Fetching<'_> {
         if let Some(p) = self.transfers.pull_mut(link, first) {
             p.add_readers(readers);
         }
-        self.transfers.change_search(link, first, |search| search.hurry(now, deadline));
         next
     }
 
@@ -171,7 +183,7 @@ impl Fetching<'_> {
     }
 
     /// Takes the version from its owner, because no other node has sent it.
-    fn ask_owner(&mut self, now: Time, link: LinkId, id: PullId) {
+    pub(super) fn ask_owner(&mut self, now: Time, link: LinkId, id: PullId) {
         if self.transfers.end_search(link, id).is_none() {
             return;
         }
@@ -209,6 +221,8 @@ impl Fetching<'_> {
         while let Some((link, id)) = self.transfers.stalled(now) {
             let Some(search) = self.transfers.search_mut(link, id) else { return };
             let (stage, is_over) = (search.stage.clone(), search.limit.is_none_or(|limit| limit <= now));
+            // That the fetches have no more time tells nothing of the node.
+            let is_at_fault = !search.has_ended(now);
             if let SearchStage::Asked(to, pull) = stage
                 && !is_over
                 && self.is_alive(now, (link, id), (to, pull))
@@ -217,21 +231,27 @@ impl Fetching<'_> {
             }
             self.transfers.set_search_limit(link, id, None);
             match stage {
-                SearchStage::Connecting(node) => self.relays.not_reached(now, &node),
+                SearchStage::Connecting(node) if is_at_fault => self.relays.not_reached(now, &node),
                 SearchStage::Asked(to, pull) => pull_slots!(self).cancel_named(to, pull),
-                SearchStage::Idle => {}
+                SearchStage::Connecting(_) | SearchStage::Idle => {}
             }
-            self.source_failed(now, link, id);
+            match is_at_fault {
+                true => self.source_failed(now, link, id),
+                false => self.ask_next(now, link, id),
+            }
         }
     }
 
     /// Whether a node that is asked has shown a sign of life since the last look. It is asked for the next one.
     fn is_alive(&mut self, now: Time, (link, id): (LinkId, PullId), (to, pull): (LinkId, PullId)) -> bool {
-        // A message of a node that writes may be behind what it writes.
-        let is_written = self.transfers.pull(to, pull).is_some_and(|p| p.slot.is_some());
-        let signs = self.links.get(to).map(Link::heard).filter(|_| !is_written);
-        let is_alive = self.transfers.change_search(link, id, |search| search.look(now, signs)).unwrap_or(false);
-        if is_alive && signs.is_some() {
+        let Some(signs) = self.links.get(to).map(Link::heard) else { return false };
+        // A message of a node that writes something else may be behind that.
+        let len = self.transfers.pull(link, id).and_then(Pull::version_bytes).unwrap_or(0);
+        let limit = relay_limit(len, self.config.fan_out);
+        let is_written = self.transfers.is_written_by(to, pull).then_some(limit);
+        let look = |search: &mut Search| search.look(now, signs, is_written);
+        let is_alive = self.transfers.change_search(link, id, look).unwrap_or(false);
+        if is_alive {
             sending!(self).send(to, Role::Counter, pull.short(), Body::Ping);
         }
         is_alive

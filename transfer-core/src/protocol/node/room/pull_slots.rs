@@ -70,13 +70,10 @@ impl PullSlots<'_> {
                 let search = p.redirect().map(|redirect| (redirect.owner, redirect.request));
                 let deadline = search.and_then(|(link, id)| self.first_deadline(link, id));
                 if let Some((link, id)) = search {
-                    self.transfers.change_search(link, id, |search| {
-                        // The node had to wait for room here.
-                        if let Some(deadline) = deadline.filter(|_| search.limit.is_none()) {
-                            search.begin_anew(now, deadline);
-                        }
-                        search.begin_limit(now);
-                    });
+                    let fan_out = self.config.fan_out;
+                    // Without fetches the request has ended, or ends.
+                    let deadline = deadline.unwrap_or(now);
+                    self.transfers.change_search(link, id, |search| search.begin_sending(now, deadline, fan_out));
                 }
                 sending!(self).send(link, Role::Pull, pull.short(), Body::TensorReRequest { slot: grant });
             }
