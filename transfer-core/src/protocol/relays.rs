@@ -165,6 +165,19 @@ impl Search {
         self.until <= now
     }
 
+    /// Leaves all of the time until this deadline to the nodes, because the owner cannot be asked. One that sends keeps its limit.
+    pub(super) fn lose_owner(&mut self, deadline: Time) {
+        self.until = deadline;
+        if self.look_at.is_some() {
+            self.limit = Some(deadline);
+        }
+    }
+
+    /// Returns the nodes that are to be asked after this one.
+    pub(super) fn others(&self) -> &[Name] {
+        self.redirect.sources.get(self.tried..).unwrap_or_default()
+    }
+
     /// Returns the time at which half of what is left until a deadline has passed. If that is not enough for the version over a slow link,
     /// it is now: the fetch would fail where the owner alone would be in time.
     fn half_way(&self, now: Time, deadline: Time) -> Time {

@@ -221,6 +221,50 @@ fn reader_goes_on_with_a_node_when_the_link_to_the_owner_ends() {
     assert_eq!((last(&solo), solo.sent.last().unwrap().index), ("CANCEL", solo.last("RELAY_REQUEST").index));
 }
 
+// Promise: spreading, seen to fail
+#[test]
+fn node_is_looked_at_and_another_one_asked_though_the_link_to_the_owner_has_ended() {
+    for has_begun in [false, true] {
+        let mut solo = reader();
+        solo.link_to(THIRD, "far");
+        redirect(&mut solo, [OTHER_NAME, FAR_NAME, FAR_NAME]);
+        let first = solo.last("RELAY_REQUEST").index;
+        if has_begun {
+            describe(&mut solo, OTHER, "RELAY_REQUEST", LEN);
+            solo.grant();
+        }
+        solo.at = LINK;
+        solo.lose_link();
+        let count = |solo: &Solo| solo.sent.iter().filter(|message| message.body.name() == "RELAY_REQUEST").count();
+        solo.wait(Duration::ZERO);
+        assert_eq!(count(&solo), 1);
+        for _ in 0..if has_begun { 20 } else { 3 } {
+            solo.wait(Duration::from_millis(500));
+        }
+        assert_eq!((count(&solo), solo.last("CANCEL").index), (2, first), "the first one has stopped");
+        // The other one sends it.
+        describe(&mut solo, THIRD, "RELAY_REQUEST", LEN);
+        solo.grant();
+        land(&mut solo, THIRD, "RELAY_REQUEST", true);
+        proves(&mut solo, DIGEST);
+        assert_eq!((has_fetched(&solo), &solo.ended), (1, &None));
+    }
+}
+
+// Promise: spreading, seen to fail
+#[test]
+fn fetch_fails_where_no_node_is_left_and_the_link_to_the_owner_has_ended() {
+    let mut solo = reader();
+    redirect(&mut solo, [OTHER_NAME; 3]);
+    solo.at = LINK;
+    solo.lose_link();
+    for _ in 0..3 {
+        solo.wait(Duration::from_millis(500));
+    }
+    let Some(Reply::Answer { answer: Answer::Failed { failure, .. }, .. }) = solo.replies.last() else { panic!() };
+    assert_eq!((failure.code, last(&solo)), (FailureCode::PeerLost, "CANCEL"), "{failure:?}");
+}
+
 fn is_given_up(solo: &Solo) -> bool {
     solo.sent.iter().any(|message| message.body.name() == "SOURCE_FAILED")
 }

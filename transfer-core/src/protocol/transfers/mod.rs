@@ -256,6 +256,14 @@ impl Transfers {
         self.searches.get(&(of.clone(), identity)).copied()
     }
 
+    /// Returns the request that has the search for which a node was asked that an owner has named: that to the owner, or this one where the
+    /// link to the owner has ended.
+    pub(super) fn search_for_named(&self, to: LinkId, named: PullId) -> Option<(LinkId, PullId)> {
+        let pull = self.pull(to, named)?;
+        let redirect = pull.redirect()?;
+        Some(if pull.search.is_some() { (to, named) } else { (redirect.owner, redirect.request) })
+    }
+
     /// Whether a peer has a slot for a version that it has described, for another request than this one: then it is writing.
     pub(super) fn is_written_by(&self, link: LinkId, but: PullId) -> bool {
         let is_written = |(id, pull): (PullId, &Pull)| {
@@ -327,6 +335,16 @@ impl Transfers {
         let Some((link, id)) = self.pull(link, id).map(|pull| pull.of_fetches((link, id))) else { return };
         if let Some(pull) = self.pull_mut(link, id) {
             pull.number_in_queue = Some(number);
+        }
+    }
+
+    /// Gives a search to a request to a node that an owner has named, because the link to the owner has ended.
+    pub(super) fn move_search(&mut self, to: LinkId, named: PullId, search: Box<Search>) {
+        let wakes_at = search.wakes_at();
+        let Some(pull) = self.pull_mut(to, named) else { return };
+        pull.search = Some(search);
+        if let Some(at) = wakes_at {
+            self.stalling.insert((at, to, named));
         }
     }
 

@@ -1,5 +1,6 @@
 //! Pulling, the receiver's side: send a request, grant a slot, wait for the write. Fetches of the same share a request.
 
+use super::redirects::Orphans;
 use crate::fabric::{Isolation, LinkId};
 use crate::memory::LocalSlice;
 use crate::op::{Destination, Failure, FailureCode, Otherwise};
@@ -203,16 +204,15 @@ impl Fetching<'_> {
 
     /// Gives up a request for a version that cannot land here. Those that have come since may get another one.
     fn cannot_land(&mut self, now: Time, link: LinkId, id: PullId, failure: &Failure) {
+        if let Some(orphans) = self.take_orphans(link, id) {
+            pull_slots!(self).cancel_named(link, id);
+            return self.named_node_in_vain(now, &orphans, failure);
+        }
         let Some(p) = self.transfers.pull_mut(link, id) else { return };
         let (readers, next) = p.take_readers();
-        let (wanted, gathered, redirect) = (p.wanted(), p.gathered.clone(), p.redirect().cloned());
+        let (wanted, gathered) = (p.wanted(), p.gathered.clone());
         if let Some(held) = pull_slots!(self).cancel_pull(link, id) {
             memory!(self).release(held);
-        }
-        if let Some(redirect) = redirect {
-            // Nor does it land from its owner, which is no fault of the node.
-            self.fail_readers(&readers, failure);
-            return self.ask_owner(now, redirect.owner, redirect.request);
         }
         self.fail_readers(&readers, failure);
         if !next.is_empty() {
@@ -241,11 +241,12 @@ impl Fetching<'_> {
         if answering!(self).close_destination(link, id, &failure) {
             return self.landing.serve_later(domain);
         }
+        let orphans = self.take_orphans(link, id);
         let Some(mut p) = self.end_without_bytes(link, id) else { return };
-        let (readers, next) = p.take_readers();
-        if let Some(redirect) = p.redirect() {
-            return self.named_node_failed(now, (link, id), (redirect, &readers), &failure.text);
+        if let Some(orphans) = orphans {
+            return self.named_node_failed(now, (link, id), orphans, &failure.text);
         }
+        let (readers, next) = p.take_readers();
         // Where the other keys are, the directory's answer about one of them does not tell.
         if failure.code == FailureCode::NotOwner && p.gathered.is_none() {
             for op in readers {
@@ -288,15 +289,17 @@ impl Fetching<'_> {
         if let Some(held) = pull.take_held() {
             memory!(self).release(held.blob);
         }
-        let (readers, next) = pull.take_readers();
-        if let Some(redirect) = pull.redirect() {
-            return self.named_node_failed(now, (link, id), (redirect, &readers), &failure.text);
+        let search = pull.search.take();
+        if pull.redirect().is_some() {
+            let orphans = Orphans::of(&mut pull, search);
+            return orphans.into_iter().for_each(|o| self.named_node_failed(now, (link, id), o, &failure.text));
         }
+        let (readers, next) = pull.take_readers();
         if !readers.is_empty() {
             // When the peer comes back, the key may have another owner.
             self.keys.forget_location(&pull.key);
         }
-        let readers = self.stay_with_relay(pull.search.as_deref(), readers);
+        let readers = self.stay_with_relay(search, readers);
         let text = format!("while key {:?} was being fetched, {}", pull.key, failure.text);
         let failure = Failure::new(failure.code, text);
         if let Some(memory) = pull.opened_memory() {

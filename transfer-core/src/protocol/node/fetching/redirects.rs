@@ -17,14 +17,31 @@ use crate::protocol::node::replies::Carried;
 use crate::protocol::relays::{Proof, Redirect, Search, SearchStage, relay_limit};
 use crate::protocol::rules::Broken;
 use crate::protocol::sessions::FetchStage;
+use crate::protocol::tenant::Tenant;
 use crate::protocol::transfers::{Held, OfLink, Pull, PullState, Readers};
-use crate::tensor::{Name, Select, TensorMeta, Version};
+use crate::tensor::{Key, Name, Select, TensorMeta, Version};
 use crate::time::Time;
 use crate::wire::landing::Header;
 use crate::wire::message::{Body, MAX_SOURCES, NameRef, Role};
 use smallvec::smallvec;
 use std::num::NonZeroU64;
 use std::sync::Arc;
+
+/// What a request to a node has that an owner has named: if the link to the owner has ended, the fetches and their search.
+pub(super) struct Orphans {
+    redirect: Arc<Redirect>,
+    readers: Readers,
+    search: Option<Box<Search>>,
+    of: (Key, Tenant),
+}
+
+impl Orphans {
+    /// Takes them out of a request. `None`: it is another one.
+    pub(super) fn of(pull: &mut Pull, search: Option<Box<Search>>) -> Option<Orphans> {
+        let redirect = pull.redirect()?.clone();
+        Some(Orphans { redirect, readers: pull.take_readers().0, search, of: (pull.key.clone(), pull.domain) })
+    }
+}
 
 impl Fetching<'_> {
     /// Handles the message REDIRECT: other nodes have the version.
@@ -166,24 +183,35 @@ impl Fetching<'_> {
     fn ask_node(&mut self, now: Time, (link, id): (LinkId, PullId), to: LinkId) -> bool {
         let Some(p) = self.transfers.pull(link, id) else { return false };
         let Some(search) = p.search.as_ref() else { return false };
-        let (redirect, key, domain) = (search.redirect.clone(), p.key.clone(), p.domain);
+        let (redirect, of) = (search.redirect.clone(), (p.key.clone(), p.domain));
+        let Some(named) = self.begin_named(now, to, of, redirect) else { return false };
+        self.set_stage(now, (link, id), SearchStage::Asked(to, named));
+        pull_slots!(self).ask(now, to, named, None);
+        true
+    }
+
+    /// Begins a request to a node that an owner has named, if that is possible.
+    fn begin_named(
+        &mut self,
+        now: Time,
+        to: LinkId,
+        (key, domain): (Key, Tenant),
+        redirect: Arc<Redirect>,
+    ) -> Option<PullId> {
         let is_met = self.links.get(to).is_some_and(|l| l.unmet(self.config.require).is_none());
         let under_way = self.transfers.of(to).map(OfLink::pulls);
         let limit = self.config.max_requests_per_link;
         let is_full = under_way.is_none_or(|pulls| pulls.len() >= limit || !pulls.has_short_room());
         if !is_met || is_full || access!(self).vouched(to, domain).is_err() {
-            return false;
+            return None;
         }
         let select = Select::Exactly(redirect.version);
         let pull = Pull::new(now, smallvec![], (key, select, None), domain, None, 0).asking(redirect);
-        let Some(pull) = self.transfers.begin_pull(to, pull) else { return false };
-        self.set_stage(now, (link, id), SearchStage::Asked(to, pull));
-        pull_slots!(self).ask(now, to, pull, None);
-        true
+        self.transfers.begin_pull(to, pull)
     }
 
     /// Takes the version from its owner, because no other node has sent it.
-    pub(super) fn ask_owner(&mut self, now: Time, link: LinkId, id: PullId) {
+    fn ask_owner(&mut self, now: Time, link: LinkId, id: PullId) {
         if self.transfers.end_search(link, id).is_none() {
             return;
         }
@@ -231,6 +259,12 @@ impl Fetching<'_> {
             }
             self.transfers.set_search_limit(link, id, None);
             match stage {
+                SearchStage::Asked(to, pull) if (to, pull) == (link, id) => {
+                    let orphans = self.take_orphans(to, pull);
+                    pull_slots!(self).cancel_named(to, pull);
+                    self.ask_without_owner(now, orphans, "it did not send the version in time");
+                    continue;
+                }
                 SearchStage::Connecting(node) if is_at_fault => self.relays.not_reached(now, &node),
                 SearchStage::Asked(to, pull) => pull_slots!(self).cancel_named(to, pull),
                 SearchStage::Connecting(_) | SearchStage::Idle => {}
@@ -257,45 +291,84 @@ impl Fetching<'_> {
         is_alive
     }
 
-    /// Handles the end of a request to a node that the owner has named: the version does not come from there. It has fetches of its own
-    /// if the link to the owner has ended before.
-    pub(super) fn named_node_failed(
-        &mut self,
-        now: Time,
-        (to, pull): (LinkId, PullId),
-        (redirect, orphans): (&Redirect, &Readers),
-        why: &str,
-    ) {
-        let (link, id) = (redirect.owner, redirect.request);
+    /// Handles the end of a request to a node that the owner has named: the version does not come from there.
+    pub(super) fn named_node_failed(&mut self, now: Time, (to, pull): (LinkId, PullId), orphans: Orphans, why: &str) {
+        let (link, id) = (orphans.redirect.owner, orphans.redirect.request);
         if self.transfers.search_mut(link, id).is_some_and(|search| search.asked() == Some((to, pull))) {
             return self.source_failed(now, link, id);
+        }
+        self.ask_without_owner(now, Some(orphans), why);
+    }
+
+    /// Handles the end of a request to a node that the owner has named: this node cannot take the version, from the owner neither.
+    pub(super) fn named_node_in_vain(&mut self, now: Time, orphans: &Orphans, failure: &Failure) {
+        self.fail_readers(&orphans.readers, failure);
+        self.ask_owner(now, orphans.redirect.owner, orphans.redirect.request);
+    }
+
+    /// Takes the fetches and the search out of a request to a node that an owner has named. `None`: it is another one.
+    pub(super) fn take_orphans(&mut self, link: LinkId, id: PullId) -> Option<Orphans> {
+        self.transfers.pull(link, id)?.redirect()?;
+        let search = self.transfers.end_search(link, id);
+        Orphans::of(self.transfers.pull_mut(link, id)?, search)
+    }
+
+    /// Asks the next node for fetches whose owner's link has ended. A node to which there is no link by then is left out.
+    fn ask_without_owner(&mut self, now: Time, orphans: Option<Orphans>, why: &str) {
+        let Some(Orphans { redirect, mut readers, search, of }) = orphans else { return };
+        readers.retain(|op| self.sessions.op(*op).is_some());
+        if let Some(mut search) = search.filter(|_| !readers.is_empty()) {
+            while let Some(node) = search.next_source(now, &self.config.name) {
+                let Some(to) = self.links.reach(&node, self.actions) else { continue };
+                if let Some(named) = self.begin_named(now, to, of.clone(), redirect.clone()) {
+                    self.let_wait(to, named, readers, search);
+                    self.set_stage(now, (to, named), SearchStage::Asked(to, named));
+                    return pull_slots!(self).ask(now, to, named, None);
+                }
+            }
         }
         let owner = &redirect.owner_name;
         let text =
             format!("the link to node {owner:?} was lost, and a node to which that has sent this one failed: {why}");
-        self.fail_readers(orphans, &Failure::new(FailureCode::PeerLost, text));
+        self.fail_readers(&readers, &Failure::new(FailureCode::PeerLost, text));
     }
 
-    /// Lets fetches whose owner's link has ended wait for the node that sends them the version: its digest is known here. Returns those
-    /// for which there is none.
-    pub(super) fn stay_with_relay(&mut self, search: Option<&Search>, readers: Readers) -> Readers {
-        let Some((to, named)) = search.and_then(Search::asked) else { return readers };
+    /// Lets fetches whose owner's link has ended wait for the node that sends them the version: its digest is known here. If it fails, the
+    /// next one is asked. Returns the fetches for which there is none.
+    pub(super) fn stay_with_relay(&mut self, search: Option<Box<Search>>, readers: Readers) -> Readers {
+        let asked = search.as_ref().and_then(|search| search.asked());
+        let Some((mut search, (to, named))) = search.zip(asked) else { return readers };
         let orphans: Readers = readers.into_iter().filter(|op| self.sessions.op(*op).is_some()).collect();
-        let Some(p) = self.transfers.pull_mut(to, named).filter(|_| !orphans.is_empty()) else {
+        let deadline = orphans.iter().filter_map(|op| self.sessions.op(*op)).map(|op| op.deadline).max();
+        let Some(deadline) = deadline.filter(|_| self.transfers.pull(to, named).is_some()) else {
             pull_slots!(self).cancel_named(to, named);
             return orphans;
         };
-        p.add_readers(orphans);
-        for op in p.readers() {
+        search.lose_owner(deadline);
+        for node in search.others() {
+            // So that there is a link once the node is needed.
+            self.links.reach(node, self.actions);
+        }
+        self.let_wait(to, named, orphans, search);
+        smallvec![]
+    }
+
+    /// Lets fetches wait for a request to a node that an owner has named, which has their search from here on.
+    fn let_wait(&mut self, to: LinkId, named: PullId, readers: Readers, search: Box<Search>) {
+        for op in &readers {
             self.sessions.set_fetch_stage(*op, FetchStage::Pulling(to, named));
         }
-        smallvec![]
+        if let Some(p) = self.transfers.pull_mut(to, named) {
+            p.add_readers(readers);
+        }
+        self.transfers.move_search(to, named, search);
     }
 
     /// Lets a node that is asked take as long as it takes until there is room here.
     pub(super) fn named_node_waits(&mut self, link: LinkId, id: PullId) {
-        let Some(p) = self.transfers.pull(link, id).filter(|p| p.wants_room()) else { return };
-        if let Some((link, id)) = p.redirect().map(|redirect| (redirect.owner, redirect.request)) {
+        if self.transfers.pull(link, id).is_some_and(Pull::wants_room)
+            && let Some((link, id)) = self.transfers.search_for_named(link, id)
+        {
             self.transfers.set_search_limit(link, id, None);
         }
     }
@@ -318,9 +391,9 @@ impl Fetching<'_> {
 
     /// Compares a version that has landed, and did not come from its owner, with the owner's digest. Its slot is closed.
     pub(super) fn prove_relayed(&mut self, link: LinkId, id: PullId, blob: Blob, header: Header, copied: u64) {
+        let of = self.transfers.search_for_named(link, id);
         let Some(p) = self.transfers.pull_mut(link, id) else { return };
         (p.slot, p.state) = (None, PullState::Proving);
-        let of = p.redirect().map(|redirect| (redirect.owner, redirect.request));
         let (slice, origin) = (blob.slice(), p.origin_of(header.version));
         let blob = self.keys.insert(blob.at(header.version, origin));
         let came = Proof::Came(link, id, blob, Box::new((header, copied)));
@@ -349,8 +422,10 @@ impl Fetching<'_> {
             return memory!(self).release(blob);
         };
         let (kind, path, peer) = (l.kind(), l.path(), l.peer().name.clone());
-        let Some(mut pull) = self.transfers.end_pull(link, id) else { return memory!(self).release(blob) };
-        let (orphans, _) = pull.take_readers();
+        let orphans = self.take_orphans(link, id);
+        let (Some(pull), Some(orphans)) = (self.transfers.end_pull(link, id), orphans) else {
+            return memory!(self).release(blob);
+        };
         if redirect.digest != digest && !self.config.rules.breaks(Broken::BelievesRelays) {
             if let Some(untold) = self.failure_rate.next(now) {
                 self.actions.report(NodeEvent::RelayRefused { key: pull.key, peer, untold });
@@ -358,7 +433,7 @@ impl Fetching<'_> {
             self.meters.relay_refused();
             memory!(self).release(blob);
             let why = format!("node {:?} has sent other bytes", self.links.peer_name(link));
-            return self.named_node_failed(now, (link, id), (&redirect, &orphans), &why);
+            return self.named_node_failed(now, (link, id), orphans, &why);
         }
         let held = Held { blob, identity: redirect.identity };
         self.keep_base(link, &pull, Some(held), &header);
@@ -370,7 +445,7 @@ impl Fetching<'_> {
         if search.is_some_and(|search| search.asked() == Some((link, id))) {
             self.came_elsewhere(now, (redirect.owner, redirect.request), held, Some(carried));
         } else {
-            self.hand_out(now, link, &pull, orphans, held.blob, Some(carried));
+            self.hand_out(now, link, &pull, orphans.readers, held.blob, Some(carried));
         }
         memory!(self).release(blob);
     }

@@ -67,7 +67,7 @@ impl PullSlots<'_> {
             PullState::Granting => {
                 p.ask(now);
                 p.tell_of_memory();
-                let search = p.redirect().map(|redirect| (redirect.owner, redirect.request));
+                let search = self.transfers.search_for_named(link, pull);
                 let deadline = search.and_then(|(link, id)| self.first_deadline(link, id));
                 if let Some((link, id)) = search {
                     let fan_out = self.config.fan_out;
@@ -159,12 +159,13 @@ impl PullSlots<'_> {
     /// Ends the search for a version at other nodes, with the request to the one that is asked.
     pub(in crate::protocol::node) fn stop_search(&mut self, link: LinkId, id: PullId) {
         let search = self.transfers.end_search(link, id);
-        if let Some((to, named)) = search.and_then(|search| search.asked()) {
+        // A request to a node that an owner has named may have the search itself.
+        if let Some((to, named)) = search.and_then(|search| search.asked()).filter(|asked| *asked != (link, id)) {
             self.cancel_named(to, named);
         }
     }
 
-    /// Gives up a request to a node that an owner has named. It holds no version and has no search.
+    /// Gives up a request to a node that an owner has named. It holds no version.
     pub(in crate::protocol::node) fn cancel_named(&mut self, to: LinkId, named: PullId) {
         self.transfers.close_pull(to, named);
         self.stop_pull(to, named);
