@@ -378,7 +378,7 @@ mod tests {
         }
     }
 
-    // Promise: spreading, seen to fail
+    // Promise: spreading
     #[test]
     fn node_that_begins_to_send_has_the_time_of_the_version_over_a_slow_link() {
         // Half of what is left is enough at 6 s. At 30 s the time of the search is over, while there was no room here.
