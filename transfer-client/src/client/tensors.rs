@@ -23,7 +23,7 @@ both_clients! {
     }
 
     /// Allocates a tensor like [`allocate`](Self::allocate), but waits until room becomes free, because tensors
-    /// are replaced, fetched by all their readers, or dropped. A task is woken then; a thread that blocks looks every 10 ms. The wait has a [time-out](crate::Request::timeout), 30 s by default.
+    /// are replaced, fetched by all their readers, or dropped. The wait has a [time-out](crate::Request::timeout), 30 s by default.
     pub fn allocate_wait(&self, dtype: DType, dims: impl AsRef<[u64]>) -> AllocateWait<Self> {
         AllocateWait::new(self.handle().session(), dtype, dims.as_ref())
     }

@@ -50,7 +50,7 @@ impl Call for AllocateCall {
         let limit = deadline(*self.started.get_or_insert(now), self.timeout);
         match self.session.allocate_or_wait(meta.len_bytes(), waker, now >= limit) {
             Ok(Some(block)) => ControlFlow::Break(Ok(TensorMut::new(block, meta.clone()))),
-            Ok(None) => ControlFlow::Continue(self.session.room_limit(now, limit, waker)),
+            Ok(None) => ControlFlow::Continue(self.session.room_limit(now, limit)),
             Err(e) => ControlFlow::Break(Err(e)),
         }
     }

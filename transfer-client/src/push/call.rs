@@ -18,9 +18,6 @@ use transfer_core::op::{Answer, Command, Failure, FailureCode, Report};
 use transfer_core::tensor::{Digest, Key, Life, Spill, TensorMeta};
 use transfer_memory::arena::Block;
 
-/// A call that is waited for in slices looks for its delta at this interval.
-pub(super) const COMPARED_POLL: Duration = Duration::from_millis(5);
-
 /// The result of a push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -346,8 +343,7 @@ impl PushCall<'_> {
         }
         let (now, limit) = (Instant::now(), *limit);
         let sending = match Pin::new(sending).poll(&mut Context::from_waker(waker)) {
-            // Of the thread that reads for others, the waker alone would not end the sleep.
-            Poll::Pending if now < limit => return ControlFlow::Continue(Some(limit.min(now + COMPARED_POLL))),
+            Poll::Pending if now < limit => return ControlFlow::Continue(Some(limit)),
             Poll::Pending => Err(self.late()),
             Poll::Ready(Ok(sending)) => Ok(sending),
             Poll::Ready(Err(_)) => {
@@ -424,7 +420,7 @@ impl Call for PushCall<'_> {
                 Ok(prepared) => prepared,
                 Err(Unprepared::Waits(source)) => {
                     self.stage = Stage::Unsent { key, source, started: Some(started) };
-                    return ControlFlow::Continue(self.session.room_limit(now, limit, waker));
+                    return ControlFlow::Continue(self.session.room_limit(now, limit));
                 }
                 Err(Unprepared::Failed(error)) => return ControlFlow::Break(self.returned(error)),
             };

@@ -1,6 +1,5 @@
 //! Calls without a result: deleting a key, and preparing a push.
 
-use super::call::COMPARED_POLL;
 use crate::error::Error;
 use crate::request::{AnyClient, Call, DEFAULT_TIMEOUT, Request, RequestCall};
 use crate::session::{OneCall, Session, deadline};
@@ -84,7 +83,7 @@ pub(super) fn sent_behind<T>(
     }
     let failure = match found {
         Poll::Ready(Ok(sent)) => return ControlFlow::Break(Ok(sent)),
-        Poll::Pending if now < limit => return ControlFlow::Continue(limit.min(now + COMPARED_POLL)),
+        Poll::Pending if now < limit => return ControlFlow::Continue(limit),
         Poll::Pending => {
             let text = format!("not sent within {timeout:?}: the delta of an earlier push of the key is not made yet");
             Failure::new(FailureCode::Deadline, text)

@@ -121,7 +121,7 @@ impl<T: TakenBack> Call for TakeBackCall<T> {
         let now = Instant::now();
         let started = *self.started.get_or_insert(now);
         let times = Times { started, now, limit: deadline(started, self.timeout) };
-        let poll_again = times.limit.min(now + Session::ROOM_POLL);
+        let poll_again = times.limit.min(now + Session::FORMER_READERS_POLL);
         loop {
             let stage = match &mut self.stage {
                 Ok(stage) => stage,
@@ -183,7 +183,7 @@ impl<T: TakenBack> Call for TakeBackCall<T> {
                 Stage::Allocating(fresh) => {
                     return match T::allocate(fresh, &self.session, waker, now >= times.limit) {
                         Ok(Some(made)) => ControlFlow::Break(Ok(made)),
-                        Ok(None) => ControlFlow::Continue(poll_again),
+                        Ok(None) => ControlFlow::Continue(self.session.room_limit(now, times.limit)),
                         Err(e) => ControlFlow::Break(Err(e)),
                     };
                 }

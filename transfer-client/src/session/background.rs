@@ -7,8 +7,12 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Waker};
 use tokio::sync::oneshot;
 use transfer_core::tensor::Key;
+
+/// Whether the result of background work is still wanted; the waker is woken when it is not any more.
+pub(crate) type IsWanted<'a> = &'a mut dyn FnMut(&Waker) -> bool;
 
 type Work = Box<dyn FnOnce() + Send>;
 
@@ -50,12 +54,12 @@ impl Session {
         self: &Arc<Self>,
         key: Key,
         threads: usize,
-        work: impl FnOnce(&dyn Fn() -> bool) -> T + Send + 'static,
+        work: impl FnOnce(IsWanted<'_>) -> T + Send + 'static,
     ) -> oneshot::Receiver<T> {
-        let (done, result) = oneshot::channel();
+        let (mut done, result) = oneshot::channel();
         let work: Work = Box::new(move || {
             if !done.is_closed() {
-                let made = work(&|| !done.is_closed());
+                let made = work(&mut |waker| done.poll_closed(&mut Context::from_waker(waker)).is_pending());
                 // Nobody may wait for it any more.
                 drop(done.send(made));
             }

@@ -190,7 +190,7 @@ fn reconnect(
         FromSidecar::Doorbell => {}
         _ => return Err(SessionError::Unexpected { expected: "a doorbell", found: "a segment" }),
     }
-    let next = over.follow(end, options.spin);
+    let next = over.follow(end, options.spin)?;
     publish_again(&next, published);
     match next.gone() {
         None => Ok(next),

@@ -3,6 +3,7 @@
 
 use super::Session;
 use super::reader::Reader;
+use super::wait::Parker;
 use crate::error::{Error, SessionEnd};
 use std::fmt;
 use std::time::Instant;
@@ -11,6 +12,7 @@ use transfer_memory::arena::Block;
 use transfer_memory::segment::OwnedMemory;
 #[cfg(feature = "embedded")]
 use {
+    super::wait::Interrupt,
     std::ops::ControlFlow,
     std::sync::Arc,
     std::time::Duration,
@@ -56,17 +58,24 @@ impl Inside {
         self.0.turns().go_on();
     }
 
-    /// Turns the engine until replies have come, at the latest until `until`. `None` if others turn it.
+    /// Wakes the thread that turns the engine, if it sleeps.
+    pub(super) fn interrupt(&self) {
+        self.0.turns().interrupt();
+    }
+
+    /// Turns the engine until replies have come, at the latest until `until` or until `parker` is woken. `None` if others turn it.
     pub(super) fn turn(
         &self,
         session: &Session,
         reader: &mut Reader,
+        parker: &Parker,
         until: Instant,
     ) -> Option<Result<(), SessionEnd>> {
-        let mut looked_up = None;
+        let (mut looked_up, mut asleep) = (None, None);
         let turned = self.0.turns().turn(until, reader.spins_for(), |between| {
+            asleep = None;
             match reader.drain(session) {
-                Ok(false) => {}
+                Ok(false) if !parker.is_notified() => {}
                 any => return ControlFlow::Break(any.map(|_| ())),
             }
             let looks = match between {
@@ -83,6 +92,12 @@ impl Inside {
                 match reader.read_message(session) {
                     Ok(false) => {}
                     any => return ControlFlow::Break(any.map(|_| ())),
+                }
+            }
+            if between == PollPoint::Sleep {
+                asleep = parker.sleep_by(Interrupt::Engine(self.clone()));
+                if asleep.is_none() {
+                    return ControlFlow::Break(Ok(()));
                 }
             }
             ControlFlow::Continue(())
@@ -136,7 +151,7 @@ impl Inside {
         match *self {}
     }
 
-    pub(super) fn turn(&self, _: &Session, _: &mut Reader, _: Instant) -> Option<Result<(), SessionEnd>> {
+    pub(super) fn turn(&self, _: &Session, _: &mut Reader, _: &Parker, _: Instant) -> Option<Result<(), SessionEnd>> {
         match *self {}
     }
 }

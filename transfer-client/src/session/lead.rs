@@ -48,7 +48,7 @@ impl Driver {
 
 impl Session {
     /// Calls `step` until it breaks, and sleeps between the calls: on the socket if no other thread reads, else until
-    /// its waker is called, and at the latest until the moment that `step` returns.
+    /// its waker is called, and at the latest until the moment that `step` returns. Its waker ends the sleep on the socket, too.
     pub(crate) fn block_on<T>(&self, mut step: impl FnMut(&Waker) -> ControlFlow<T, Instant>) -> T {
         let (parker, waker) = Parker::of_this_thread();
         let mut baton = false;
@@ -64,7 +64,7 @@ impl Session {
             };
             if let Some(reader) = self.reader.try_lock() {
                 baton = true;
-                match self.lead(reader, owes_ring, || step(&waker)) {
+                match self.lead(reader, &parker, owes_ring, || step(&waker)) {
                     ControlFlow::Break(value) => break value,
                     ControlFlow::Continue(until) => parker.park(until),
                 }
@@ -94,6 +94,7 @@ impl Session {
     fn lead<T>(
         &self,
         mut reader: MutexGuard<'_, Reader>,
+        parker: &Parker,
         mut owes_ring: bool,
         mut step: impl FnMut() -> ControlFlow<T, Instant>,
     ) -> ControlFlow<T, Instant> {
@@ -102,6 +103,8 @@ impl Session {
             if let Err(gone) = &read {
                 self.end(gone);
             }
+            // What it has read may have woken this thread.
+            parker.forget();
             let until = match step() {
                 ControlFlow::Continue(until) if read.is_ok() => until,
                 end => {
@@ -110,7 +113,7 @@ impl Session {
                     return end;
                 }
             };
-            read = reader.wait(self, until, std::mem::take(&mut owes_ring));
+            read = reader.wait(self, parker, until, std::mem::take(&mut owes_ring));
         }
     }
 

@@ -1,7 +1,6 @@
 //! Allocations in the arena.
 
 use super::loans::Loan;
-use super::wait::Parker;
 use super::{Lent, Session};
 use crate::error::Error;
 use crate::memory::TensorMut;
@@ -12,9 +11,9 @@ use transfer_core::alloc::AllocError;
 use transfer_memory::arena::{Arena, Block};
 
 impl Session {
-    /// The polling interval of waits for the readers of a session before this one, whose end no event tells, and of threads that wait for
-    /// room: one that reads sleeps on the socket, or turns the engine, and what another thread of this process drops does not wake it there.
-    pub(crate) const ROOM_POLL: Duration = Duration::from_millis(10);
+    /// The polling interval of waits for the readers of a session before this one, whose end no event tells: the sidecar of that session
+    /// has ended, and its readers are other processes.
+    pub(crate) const FORMER_READERS_POLL: Duration = Duration::from_millis(10);
 
     /// The arena.
     pub(crate) fn arena(&self) -> &Arena {
@@ -47,9 +46,9 @@ impl Session {
     }
 
     /// When a wait for room looks again that is not woken before, at the latest `limit`.
-    pub(crate) fn room_limit(&self, now: Instant, limit: Instant, waker: &Waker) -> Instant {
-        match Parker::is_woken_by(waker) || self.home.awaits_former_readers() {
-            true => limit.min(now + Session::ROOM_POLL),
+    pub(crate) fn room_limit(&self, now: Instant, limit: Instant) -> Instant {
+        match self.home.awaits_former_readers() {
+            true => limit.min(now + Session::FORMER_READERS_POLL),
             false => limit,
         }
     }

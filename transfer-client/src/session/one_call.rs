@@ -1,6 +1,6 @@
 //! One command that is sent to the sidecar, and its answer.
 
-use super::{ANSWER_GRACE, Ended, Held, LentDeltas, Session, Submitting, deadline};
+use super::{ANSWER_GRACE, Ended, Held, IsWanted, LentDeltas, Session, Submitting, deadline};
 use crate::error::Error;
 use std::ops::ControlFlow;
 use std::slice;
@@ -8,6 +8,10 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 use transfer_core::op::{Command, Failure, FailureCode};
+
+/// The interval at which a thread looks for room in the ring that is not woken: where no other thread could be started, the one that
+/// reads is this one.
+const UNWOKEN: Duration = Duration::from_secs(1);
 
 /// One command. Dropping it gives the command up, if it has not ended.
 #[derive(Debug)]
@@ -48,13 +52,14 @@ impl OneCall {
 
     /// Sends it for another thread, which takes the steps: once there is room in the ring, within its time and while it is wanted, so
     /// that what follows it is sent behind it. What fails, the first step says.
-    pub(crate) fn submit(&mut self, is_wanted: &dyn Fn() -> bool) {
-        while is_wanted()
-            && self.session.poll_submit(slice::from_mut(&mut self.item), &mut 0, Waker::noop()).is_pending()
-            && Instant::now() < self.limit
-        {
-            std::thread::sleep(Session::ROOM_POLL);
-        }
+    pub(crate) fn submit(&mut self, is_wanted: IsWanted<'_>) {
+        let session = self.session.clone();
+        session.block_on(|waker| {
+            let waits = is_wanted(waker)
+                && self.session.poll_submit(slice::from_mut(&mut self.item), &mut 0, waker).is_pending()
+                && Instant::now() < self.limit;
+            if waits { ControlFlow::Continue(self.limit.min(Instant::now() + UNWOKEN)) } else { ControlFlow::Break(()) }
+        })
     }
 
     /// Continues; breaks with the end of the command. A command that has ended has no other end, and is not sent again: its range

@@ -3,7 +3,7 @@
 use super::Session;
 use super::inside::Following;
 use super::table::{Effects, Table};
-use super::wait::Spin;
+use super::wait::{Interrupt, Parker, Spin};
 use crate::error::SessionEnd;
 use parking_lot::MutexGuard;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -14,7 +14,7 @@ use transfer_core::wire::ranges::table_bytes;
 use transfer_core::wire::session::read_reply;
 use transfer_memory::Errno;
 use transfer_memory::ring::{Consumer, MAX_RECORD_BYTES};
-use transfer_memory::session::{FromSidecar, SessionError, WorkerSocket};
+use transfer_memory::session::{FromSidecar, SessionError};
 use transfer_memory::socket::SocketError;
 
 /// The most replies that are handled before what they cause is done.
@@ -139,11 +139,17 @@ impl Reader {
         Ok(true)
     }
 
-    /// Waits for replies by polling and then by sleeping, at the latest until `until`, and takes them. `owes_ring`: the sidecar is to
-    /// be rung, unless this thread turns it.
-    pub(crate) fn wait(&mut self, session: &Session, until: Instant, owes_ring: bool) -> Result<(), SessionEnd> {
+    /// Waits for replies by polling and then by sleeping, at the latest until `until` or until `parker` is woken, and takes them.
+    /// `owes_ring`: the sidecar is to be rung, unless this thread turns it.
+    pub(crate) fn wait(
+        &mut self,
+        session: &Session,
+        parker: &Parker,
+        until: Instant,
+        owes_ring: bool,
+    ) -> Result<(), SessionEnd> {
         if let Some(inside) = &session.inside
-            && let Some(turned) = inside.turn(session, self, until)
+            && let Some(turned) = inside.turn(session, self, parker, until)
         {
             return turned;
         }
@@ -153,7 +159,7 @@ impl Reader {
             return Ok(());
         }
         if self.announce_sleep() {
-            let ready = readable(&session.socket, until);
+            let ready = readable(session, parker, until);
             self.completion.awake();
             if ready? {
                 let read = self.read_message(session);
@@ -197,13 +203,22 @@ impl Reader {
     }
 }
 
-/// Sleeps until `socket` has something or has ended (`true`), or until `until` (`false`).
-fn readable(socket: &WorkerSocket, until: Instant) -> Result<bool, SessionEnd> {
+/// Sleeps until the socket has something or has ended (`true`), or until `parker` is woken or `until` (`false`).
+fn readable(session: &Session, parker: &Parker, until: Instant) -> Result<bool, SessionEnd> {
+    let Some(asleep) = parker.sleep_by(Interrupt::Event(session.interrupt.clone())) else { return Ok(false) };
     let left = until.saturating_duration_since(Instant::now());
     // A wait too long for a timespec is unlimited.
     let timeout = Timespec::try_from(left).ok();
-    match poll(&mut [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)], timeout.as_ref()) {
-        Ok(n) => Ok(n > 0),
+    let fds = &mut [session.socket.as_fd(), session.interrupt.as_fd()];
+    let fds = &mut fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    let polled = poll(fds, timeout.as_ref());
+    drop(asleep);
+    if parker.is_notified() {
+        // From here on nobody rings.
+        let _ = rustix::io::read(&session.interrupt, &mut [0; 8]);
+    }
+    match polled {
+        Ok(_) => Ok(!fds[0].revents().is_empty()),
         Err(Errno::INTR) => Ok(false),
         Err(source) => Err(SessionError::Socket(SocketError::System { step: "wait", source }).into()),
     }

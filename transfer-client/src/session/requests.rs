@@ -4,6 +4,7 @@ use super::inside::Inside;
 use super::rings;
 use super::state::Session;
 use super::submission::Submission;
+use super::wait::Parker;
 use parking_lot::MutexGuard;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
@@ -79,6 +80,8 @@ impl Session {
             let done = !self.backlog.load(Ordering::SeqCst) || self.gone().is_some();
             if done || Instant::now() >= until { ControlFlow::Break(()) } else { ControlFlow::Continue(until) }
         });
+        // It may have been within a step of another wait of this thread, and have slept off what was to wake that one.
+        Parker::of_this_thread().0.unpark();
     }
 
     /// Whether somebody waits for the sidecar's doorbell.

@@ -13,7 +13,8 @@ use super::wait::{Parker, Spin, Waiters};
 use super::{Background, Lent, Loan};
 use crate::error::SessionEnd;
 use parking_lot::{Mutex, MutexGuard};
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -30,6 +31,7 @@ use transfer_memory::forked::ForkGuard;
 use transfer_memory::ring::RingError;
 use transfer_memory::segment::SegmentError;
 use transfer_memory::session::{Segments, SessionError, WorkerEnd, WorkerSocket};
+use transfer_memory::socket::SocketError;
 use transfer_memory::view::{Bytes, Owner};
 
 /// The interval at which a thread that waits for the end of a session looks whether it is over.
@@ -39,6 +41,8 @@ const END_POLL: Duration = Duration::from_millis(100);
 pub struct Session {
     pub(super) socket: WorkerSocket,
     pub(super) reader: Mutex<Reader>,
+    /// Wakes the thread that sleeps on the socket. No other process has it but a forked child, which does not use it.
+    pub(super) interrupt: Arc<OwnedFd>,
     pub(super) submission: Mutex<Submission>,
     pub(super) table: Mutex<Table>,
     pub(super) segments: Segments,
@@ -89,11 +93,14 @@ impl Session {
         let fd = end.arena_fd.try_clone().map_err(errno).map_err(failed("duplicate the descriptor of"))?;
         let guard = ForkGuard::new().map_err(failed("map a guard page beside"))?;
         let home = Arc::new(Home::new(arena, fd, guard));
-        Ok(Session::over(end, max_spin, inside, renews, home))
+        Session::over(end, max_spin, inside, renews, home)
     }
 
     /// Starts the session that follows this one, which is over.
-    pub(crate) fn follow(&self, end: WorkerEnd, max_spin: Duration) -> Arc<Session> {
+    ///
+    /// # Errors
+    /// If the system is short of descriptors.
+    pub(crate) fn follow(&self, end: WorkerEnd, max_spin: Duration) -> Result<Arc<Session>, SessionError> {
         self.home.has_returned();
         Session::over(end, max_spin, None, true, self.home.clone())
     }
@@ -104,13 +111,16 @@ impl Session {
         inside: Option<Inside>,
         renews: bool,
         home: Arc<Home>,
-    ) -> Arc<Session> {
+    ) -> Result<Arc<Session>, SessionError> {
+        let interrupt = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
+            .map_err(|source| SocketError::System { step: "make an event beside", source })?;
         let WorkerEnd { socket, session, submission, completion, segments, board, notices, incarnation, .. } = end;
         let (changes, board) = (Arc::new(Changes::default()), board.map(Arc::new));
         let arena_bytes = home.arena.mapping().len();
         let notices = Arc::new(Notices::new(session, arena_bytes, notices.zip(board.clone())));
-        Arc::new(Session {
+        Ok(Arc::new(Session {
             socket,
+            interrupt: Arc::new(interrupt),
             reader: Mutex::new(Reader::new(completion, max_spin)),
             submission: Mutex::new(Submission::new(submission, notices.clone())),
             table: Mutex::new(Table::new(changes.clone(), notices.clone())),
@@ -131,7 +141,7 @@ impl Session {
             background: Background::default(),
             backlog: AtomicBool::new(false),
             inside,
-        })
+        }))
     }
 
     /// Whether this process is a forked child of the session's process.

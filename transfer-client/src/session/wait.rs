@@ -1,6 +1,9 @@
 //! Waiters, and how a thread sleeps.
 
+#[cfg(feature = "embedded")]
+use super::inside::Inside;
 use parking_lot::{Condvar, Mutex};
+use rustix::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
@@ -44,11 +47,44 @@ impl Waiters {
 }
 
 /// The object on which one thread sleeps. It does not use [`std::thread::park`], whose token belongs to the
-/// application.
+/// application. A thread that reads for its session sleeps elsewhere, and is woken there: see [`Parker::sleep_by`].
 #[derive(Debug, Default)]
 pub(crate) struct Parker {
-    notified: Mutex<bool>,
+    /// Written under the lock. It is read without it by a thread that turns the engine, after each round.
+    is_notified: AtomicBool,
+    interrupt: Mutex<Option<Interrupt>>,
     condvar: Condvar,
+}
+
+/// How a thread is woken that sleeps on the socket of a session, or turns the engine.
+#[derive(Debug, Clone)]
+pub(crate) enum Interrupt {
+    /// The thread polls this event, too.
+    Event(Arc<OwnedFd>),
+    /// The thread turns the engine of this sidecar.
+    #[cfg(feature = "embedded")]
+    Engine(Inside),
+}
+
+impl Interrupt {
+    fn ring(&self) {
+        match self {
+            // The counter is full only after 2^64 rings without a read.
+            Interrupt::Event(event) => drop(rustix::io::write(event, &1u64.to_ne_bytes())),
+            #[cfg(feature = "embedded")]
+            Interrupt::Engine(inside) => inside.interrupt(),
+        }
+    }
+}
+
+/// A thread is about to sleep, or sleeps, where it can be interrupted. It is awake once this is dropped.
+#[derive(Debug)]
+pub(crate) struct Asleep<'a>(&'a Parker);
+
+impl Drop for Asleep<'_> {
+    fn drop(&mut self) {
+        *self.0.interrupt.lock() = None;
+    }
 }
 
 impl Parker {
@@ -63,25 +99,49 @@ impl Parker {
         PARKER.with(Clone::clone)
     }
 
-    /// Whether this waker wakes the sleep of this thread in [`Parker::park`].
-    pub(crate) fn is_woken_by(waker: &Waker) -> bool {
-        Parker::of_this_thread().1.will_wake(waker)
-    }
-
     /// Sleeps until this thread is woken, or `until`. Returns at once if it was woken since the last sleep.
     pub(crate) fn park(&self, until: Instant) {
-        let mut notified = self.notified.lock();
-        while !*notified {
-            if self.condvar.wait_until(&mut notified, until).timed_out() {
+        let mut interrupt = self.interrupt.lock();
+        while !self.is_notified() {
+            if self.condvar.wait_until(&mut interrupt, until).timed_out() {
                 break;
             }
         }
-        *notified = false;
+        self.is_notified.store(false, Ordering::SeqCst);
+    }
+
+    /// Has who wakes this thread interrupt it until the result is dropped. `None` if it was woken already: then it must not sleep. The
+    /// interrupt is used under the lock, so nobody has it, or uses it, once the thread is awake.
+    pub(crate) fn sleep_by(&self, interrupt: Interrupt) -> Option<Asleep<'_>> {
+        let mut by = self.interrupt.lock();
+        if self.is_notified() {
+            return None;
+        }
+        *by = Some(interrupt);
+        Some(Asleep(self))
+    }
+
+    /// Whether this thread was woken since it has last slept on this, or forgotten it.
+    pub(crate) fn is_notified(&self) -> bool {
+        self.is_notified.load(Ordering::SeqCst)
+    }
+
+    /// Forgets what has woken this thread, which looks at all that it waits for afterwards.
+    pub(crate) fn forget(&self) {
+        if self.is_notified() {
+            let _unpark = self.interrupt.lock();
+            self.is_notified.store(false, Ordering::SeqCst);
+        }
     }
 
     pub(crate) fn unpark(&self) {
-        *self.notified.lock() = true;
-        self.condvar.notify_one();
+        let interrupt = self.interrupt.lock();
+        if !self.is_notified.swap(true, Ordering::SeqCst) {
+            match &*interrupt {
+                Some(interrupt) => interrupt.ring(),
+                None => drop(self.condvar.notify_one()),
+            }
+        }
     }
 }
 

@@ -166,6 +166,11 @@ impl Turns {
         turn.round(Instant::now(), || false).is_ok()
     }
 
+    /// Wakes the thread that turns the engine, if it sleeps, so that it looks at what it waits for.
+    pub fn interrupt(&self) {
+        ring(&self.0.bell);
+    }
+
     /// If the engine is awake and nobody turns it, takes the new requests of workers in this thread. What they cause is sent in the next
     /// full round.
     pub fn go_on(&self) {

@@ -85,7 +85,7 @@ class Client(Pinning):
 
         It begins with what an earlier tensor left there. `dtype` is a name ("bfloat16") or a type of numpy, ml_dtypes or torch. Where there is no
         room it raises `ArenaFull`. Unlike other calls it does so at once, because the arena is most often full of buffers that the caller itself
-        holds, which no wait would free. With `timeout` it looks for so many seconds, every 10 ms and more often, for what is replaced or dropped.
+        holds, which no wait would free. With `timeout` it waits for so many seconds for what is replaced or dropped.
         """
         return wait(_calls.allocate(self, shape, dtype, timeout))
 
