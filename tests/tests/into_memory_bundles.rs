@@ -243,16 +243,31 @@ impl Owner {
     fn asked(&mut self, meta: &TensorMeta) -> (u32, SlotGrant) {
         let (index, ()) =
             self.link.recv("TENSOR_REQUEST", |body| matches!(body, Body::TensorRequest { .. }).then_some(()));
-        let described = Body::MetaDataUpdate { version: Version(1), metadata_id: 1, meta: meta.clone() };
-        self.link.send(Role::Pull, index, described);
-        let slot = self.link.recv("TENSOR_RE_REQUEST", |body| match body {
-            Body::TensorReRequest { slot } => Some(slot.clone()),
-            _ => None,
-        });
-        (index, slot.1)
+        (index, self.describe(index, meta))
     }
 
-    /// Writes a version behind its header.
+    /// Waits for a request for parts of a version. Returns its number, and the description of these parts.
+    fn request(&mut self, whole: &TensorMeta) -> (u32, TensorMeta) {
+        self.link.recv("TENSOR_REQUEST", |body| match body {
+            Body::TensorRequest { excerpt: Some(excerpt), .. } => Some(excerpt.of(whole).expect("parts of it").meta),
+            _ => None,
+        })
+    }
+
+    /// Describes what a request brings, and returns the slot that it gets. No other request comes before that.
+    fn describe(&mut self, index: u32, meta: &TensorMeta) -> SlotGrant {
+        let described = Body::MetaDataUpdate { version: Version(1), metadata_id: 1, meta: meta.clone() };
+        self.link.send(Role::Pull, index, described);
+        let (of, slot) = self.link.recv("TENSOR_RE_REQUEST", |body| match body {
+            Body::TensorReRequest { slot } => Some(Some(slot.clone())),
+            Body::TensorRequest { .. } => Some(None),
+            _ => None,
+        });
+        assert_eq!((of, slot.is_some()), (index, true), "another request has come");
+        slot.expect("a slot")
+    }
+
+    /// Writes a version behind its header, or into the ranges of the slot, and the header last.
     fn write(&mut self, index: u32, slot: &SlotGrant, bytes: &[u8]) {
         let header = Header {
             slot: slot.number,
@@ -270,7 +285,13 @@ impl Owner {
             is_delta: false,
             spreads: false,
         };
-        let landing = [&header.encode()[..], bytes].concat();
+        let mut rest = bytes;
+        for range in &slot.body {
+            let (part, others) = rest.split_at(range.len as usize);
+            self.link.write(range, 0, None, part);
+            rest = others;
+        }
+        let landing = [&header.encode()[..], rest].concat();
         self.link.write(&slot.remote, 0, Some(slot.number.0), &landing);
     }
 

@@ -1,6 +1,7 @@
 //! Memory that a program has allocated by itself, registered with a sidecar inside of its process.
 
 use super::node_of;
+use rustix::process::{Pid, WaitOptions, waitpid};
 use std::time::Duration;
 use transfer_client::{BlockingClient, Client, DType, Error, FabricKind, FailureCode, Landing, TensorMut};
 use transfer_tests::{Carrier, Scene, sidecar_of_this_process};
@@ -94,6 +95,9 @@ fn memory_of_the_program_is_sent_and_landed_in_without_a_copy() {
         assert!(std::ptr::eq(values.as_ptr(), at) && values == numbers(9));
 
         refused(&inside, &far, values);
+        if carrier == Carrier::Tcp {
+            kept(&inside);
+        }
         async_client(&config, &far);
 
         drop((inside, near));
@@ -130,6 +134,39 @@ fn refused(inside: &BlockingClient, far: &BlockingClient, values: Vec<u32>) {
     let tensor = inside.allocate(DType::U8, [8]).expect("room");
     let (error, _) = inside.unregister::<Vec<u8>>(tensor).expect_err("of the arena").into_parts();
     assert!(matches!(error, Error::OtherMemory { .. }), "{error}");
+}
+
+/// A forked child cannot end a registration, and neither can anyone while something of the process has the memory.
+fn kept(inside: &BlockingClient) {
+    let tensor = inside.register(numbers(1), DType::U32, [LEN as u64]).expect("it is registered");
+    let mapping = tensor.mapping().clone();
+    let tensor = match fork::fork().expect("a child can be made") {
+        fork::Fork::Child => {
+            let refused = inside.unregister::<Vec<u32>>(tensor).expect_err("it is the parent's").into_parts();
+            let is_right = matches!(&refused, (Error::Forked, Some(tensor)) if tensor.is_registered());
+            std::mem::forget(refused);
+            std::process::exit(if is_right { 0 } else { 1 });
+        }
+        fork::Fork::Parent(child) => {
+            let child = Pid::from_raw(child);
+            let (_, status) = waitpid(child, WaitOptions::empty()).expect("a child").expect("it ends");
+            assert_eq!(status.exit_status(), Some(0), "the child is refused, and has the tensor again");
+            tensor
+        }
+    };
+    let (error, none) = inside.unregister::<Vec<u32>>(tensor).expect_err("it is held").into_parts();
+    assert!(matches!(error, Error::NoAnswer { waited } if waited == Duration::from_secs(30)), "{error}");
+    assert!(none.is_none() && mapping.len() == BYTES);
+    // It is free with its last holder.
+    drop(mapping);
+    let tensor = inside.register(numbers(1), DType::U32, [LEN as u64]).expect("it is registered");
+    let mapping = tensor.mapping().clone();
+    let values: Vec<u32> = std::thread::scope(|threads| {
+        let waits = threads.spawn(|| inside.unregister(tensor).expect("it is released"));
+        drop(mapping);
+        waits.join().expect("no panic")
+    });
+    assert_eq!(values, numbers(1));
 }
 
 fn async_client(config: &transfer_client::NodeConfig, far: &BlockingClient) {

@@ -1,9 +1,15 @@
 //! Fetches of bundles whose tensors lie apart in the memory of the reader, in more pieces than one request has ranges for.
 
+use super::Owner;
 use crate::into_memory::{WIDTH, connect, empty, from_afar, has, numbers};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
-use transfer_client::{BlockingClient, BundleMut, DType, FetchedInto, Landing, s};
+use std::time::Duration;
+use transfer_client::{BlockingClient, BundleMut, DType, Error, FailureCode, FetchedInto, Landing, s};
+use transfer_core::op::Failure;
+use transfer_core::tensor::{TensorMeta, TensorName};
+use transfer_core::wire::bundle::BundleTable;
+use transfer_core::wire::message::{Body, Role};
 use transfer_tests::{Carrier, Scene};
 
 /// The number of tensors. Every fourth is short.
@@ -165,5 +171,127 @@ fn a_tensor_beside_that_is_longer_than_a_bucket_comes_with_the_others() {
         assert!((0..count).all(|n| has(fetched.tensors().get(&format!("t{n:03}")).expect("given"), n)));
     }
     drop((pusher, far, other));
+    scene.end();
+}
+
+/// The description of a bundle of these tensors, its table, and memory of a reader for each of them, which lie apart.
+fn foreign(
+    reader: &BlockingClient,
+    tensors: impl Iterator<Item = (String, u64)>,
+) -> (TensorMeta, Vec<u8>, Vec<(String, transfer_client::TensorMut)>) {
+    let into: Vec<_> = tensors.map(|(name, rows)| (name, empty(reader, rows))).collect();
+    let entry = |(name, tensor): &(String, transfer_client::TensorMut)| {
+        (TensorName::new(name).expect("a name"), tensor.meta().clone())
+    };
+    let table = BundleTable::new(into.iter().map(entry).collect()).expect("a table");
+    let mut metadata = table.to_bytes();
+    let meta = TensorMeta::of(DType::U8, &[table.body_len()]);
+    let meta = meta.and_then(|meta| meta.with_metadata(metadata.len() as u32)).expect("a description");
+    metadata.resize(metadata.len().next_multiple_of(64), 0);
+    (meta, metadata, into)
+}
+
+/// What a request brings: the table, and a body of this byte.
+fn part(metadata: &[u8], meta: &TensorMeta, byte: u8) -> Vec<u8> {
+    let body = meta.len_bytes() - meta.body_offset();
+    [metadata, &vec![byte; body as usize]].concat()
+}
+
+// Promise: into-memory, seen to fail
+#[test]
+fn error_names_the_tensors_of_all_requests_that_have_written() {
+    let scene = Scene::over(Carrier::Tcp, &[&["--listen", "127.0.0.1:0"]]);
+    let mut owner = Owner::of("k", &scene);
+    let reader = connect(scene.a().socket(), "reader");
+    // 23 for each request, beside the table.
+    let (whole, metadata, into) = foreign(&reader, (0..60).map(|n| (format!("t{n:03}"), 16)));
+    let mut fetch = reader.fetch_bundle("k").into(into.into_iter().collect()).begin();
+    assert!(fetch.wait(Duration::ZERO).is_none());
+    let (index, meta) = owner.request(&whole);
+    let slot = owner.describe(index, &meta);
+    owner.write(index, &slot, &metadata);
+    let ended = std::thread::scope(|threads| {
+        let waits = threads.spawn(|| fetch.wait(Duration::from_secs(60)).expect("it ends"));
+        let asked: Vec<_> = (0..3).map(|_| owner.request(&whole)).collect();
+        // All of the first one comes, a part of the second one, and nothing of the third one, which has no slot.
+        let slot = owner.describe(asked[0].0, &asked[0].1);
+        owner.write(asked[0].0, &slot, &part(&metadata, &asked[0].1, 0x11));
+        let slot = owner.describe(asked[1].0, &asked[1].1);
+        assert_eq!(slot.body.len(), 24);
+        owner.link.write(&slot.body[1], 0, None, &[0x22; 4096]);
+        let failed = Body::ErrorStatus(Failure::new(FailureCode::PoolFull, "it is enough"));
+        owner.link.send(Role::Pull, asked[1].0, failed);
+        let (index, ()) = owner.link.recv("CANCEL", |body| matches!(body, Body::Cancel).then_some(()));
+        assert_eq!(index, asked[2].0, "the third one is not waited for");
+        owner.link.send(Role::Pull, index, Body::Cancelled);
+        waits.join().expect("no panic")
+    });
+    let (error, tensors) = ended.expect_err("it fails").into_parts();
+    let Error::DestinationTorn(torn) = &error else { panic!("{error}") };
+    let mut names: Vec<_> = torn.tensors.iter().map(|(name, _)| name.clone()).collect();
+    names.sort();
+    assert_eq!(names, (0..46).map(|n| format!("t{n:03}")).collect::<Vec<_>>(), "{error}");
+    assert_eq!(error.failure_code(), Some(FailureCode::PoolFull));
+    let tensors = tensors.expect("they are the caller's");
+    for (name, tensor) in tensors.iter() {
+        let expected = match name {
+            name if name < "t023" => [0x11, 0x11],
+            "t023" => [0x22, 0xee],
+            _ => [0xee, 0xee],
+        };
+        let (first, rest) = tensor.as_bytes().split_at(4096);
+        let found = [first, rest].map(|bytes| bytes.iter().all(|byte| *byte == bytes[0]).then_some(bytes[0]));
+        assert_eq!(found, expected.map(Some), "{name}");
+    }
+    drop((tensors, fetch, reader));
+    owner.end();
+    scene.end();
+}
+
+/// The requests of each kind that may be under way: of all, and of those of which nothing lands in place.
+const IN_FLIGHT: usize = 16;
+const BESIDE: usize = 2;
+
+// Promise: into-memory, seen to fail
+#[test]
+fn sixteen_requests_of_a_bundle_are_under_way_two_of_them_of_what_lands_beside() {
+    let scene = Scene::over(Carrier::Tcp, &[&["--listen", "127.0.0.1:0"]]);
+    let mut owner = Owner::of("k", &scene);
+    let reader = connect(scene.a().socket(), "reader");
+    let long = (0..20 * 23).map(|n| (format!("t{n:03}"), 16));
+    // Four buckets of shorter ones, of 32 KiB.
+    let short = (0..4 * 32).map(|n| (format!("s{n:03}"), 8));
+    let (whole, metadata, into) = foreign(&reader, long.chain(short));
+    let mut fetch = reader.fetch_bundle("k").bucket_bytes(1 << 20).into(into.into_iter().collect()).begin();
+    assert!(fetch.wait(Duration::ZERO).is_none());
+    let (index, meta) = owner.request(&whole);
+    let slot = owner.describe(index, &meta);
+    owner.write(index, &slot, &metadata);
+    let ended = std::thread::scope(|threads| {
+        let waits = threads.spawn(|| fetch.wait(Duration::from_secs(60)).expect("it ends"));
+        let (mut left, mut open) = ([20, 4], VecDeque::new());
+        while left != [0, 0] || !open.is_empty() {
+            let beside = open.iter().filter(|(_, _, beside)| *beside).count();
+            let may_come = left[0] + left[1].min(BESIDE - beside);
+            if open.len() < IN_FLIGHT && may_come > 0 {
+                let (index, meta) = owner.request(&whole);
+                let is_beside = meta.len_bytes() - meta.body_offset() == 1 << 20;
+                assert!(!is_beside || beside < BESIDE, "more than {BESIDE} requests of what lands beside");
+                left[usize::from(is_beside)] -= 1;
+                open.push_back((index, meta, is_beside));
+                continue;
+            }
+            // No other request comes before its slot.
+            let (index, meta, is_beside) = open.pop_front().expect("a request");
+            let slot = owner.describe(index, &meta);
+            assert_eq!(slot.body.is_empty(), is_beside);
+            owner.write(index, &slot, &part(&metadata, &meta, 0x11));
+        }
+        waits.join().expect("no panic")
+    });
+    let fetched = ended.expect("all of it has come");
+    assert!(fetched.tensors().iter().all(|(_, tensor)| tensor.as_bytes().iter().all(|byte| *byte == 0x11)));
+    drop((fetched, fetch, reader));
+    owner.end();
     scene.end();
 }
