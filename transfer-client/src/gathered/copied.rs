@@ -4,6 +4,7 @@
 use super::{ALIGNMENT, Piece, Pieces};
 use crate::error::Error;
 use crate::session::{Session, SharedRange};
+use parking_lot::Mutex;
 use std::sync::OnceLock;
 use std::task::Waker;
 use transfer_memory::arena::Block;
@@ -13,6 +14,12 @@ const OWN_ALLOCATION_BYTES: usize = 64 << 10;
 
 /// The most bytes that short buffers share.
 const SHARED_ALLOCATION_BYTES: usize = 1 << 20;
+
+/// From this length on several threads copy one buffer.
+pub(crate) const LONG_BYTES: u64 = 2 * MIN_BYTES_PER_THREAD;
+
+/// Below this many bytes for each thread, starting one costs more than it saves.
+const MIN_BYTES_PER_THREAD: u64 = 2 << 20;
 
 /// Copies the buffers that do not lie in the arena into it. `false` if there is no room now; the buffers that were
 /// copied stay copied. The buffers of a shared allocation are one buffer then.
@@ -24,11 +31,11 @@ pub(crate) fn copy_buffers(
 ) -> Result<bool, Error> {
     let lies =
         |piece: &Piece<'_>| SharedRange::find_anywhere(session.arena(), piece.as_ptr(), piece.len() as u64).is_some();
-    let mut there = Vec::new();
+    let mut found = Vec::new();
     let mut rest = std::mem::take(&mut pieces.buffers).into_iter().peekable();
     while let Some(piece) = rest.next() {
         if lies(&piece) {
-            there.push(piece);
+            found.push(Found::There(piece));
             continue;
         }
         let mut len = piece.len();
@@ -42,14 +49,45 @@ pub(crate) fn copy_buffers(
             run.push(next);
         }
         let Some(block) = session.allocate_or_wait(len as u64, waker, last_try)? else {
-            pieces.buffers = there.into_iter().chain(run).chain(rest).collect();
+            pieces.buffers = copy_all(found, &mut pieces.copied).into_iter().chain(run).chain(rest).collect();
             return Ok(false);
         };
-        pieces.copied += run.iter().map(|piece| piece.len() as u64).sum::<u64>();
-        there.push(Piece::Shared(copy_in(block, &run).freeze().to_arrow_buffer()));
+        found.push(Found::Copied(block, run));
     }
-    pieces.buffers = there;
+    pieces.buffers = copy_all(found, &mut pieces.copied);
     Ok(true)
+}
+
+/// A buffer.
+enum Found<'a> {
+    /// It lies in the arena.
+    There(Piece<'a>),
+    /// These are copied to this allocation, and are one buffer then.
+    Copied(Block, Vec<Piece<'a>>),
+}
+
+/// Copies the buffers that are to be copied, and counts their bytes. A long one is copied by several threads, and each of the others by one.
+fn copy_all<'a>(mut found: Vec<Found<'a>>, copied: &mut u64) -> Vec<Piece<'a>> {
+    let (mut long, mut short, mut short_bytes) = (Vec::new(), Vec::new(), 0);
+    for one in &mut found {
+        if let Found::Copied(block, run) = one {
+            let bytes = run.iter().map(|piece| piece.len() as u64).sum::<u64>();
+            *copied += bytes;
+            if bytes >= LONG_BYTES {
+                long.push((block, run));
+            } else {
+                short.push((block, run));
+                short_bytes += bytes;
+            }
+        }
+    }
+    long.into_iter().for_each(|(block, run)| copy_in(block, run));
+    on_threads(short_bytes, short.into_iter(), |(block, run)| copy_in(block, run));
+    let piece = |found| match found {
+        Found::There(piece) => piece,
+        Found::Copied(block, _) => Piece::Shared(block.freeze().to_arrow_buffer()),
+    };
+    found.into_iter().map(piece).collect()
 }
 
 /// The end of a buffer that follows `before` bytes.
@@ -58,11 +96,11 @@ fn end(before: usize, len: usize) -> usize {
 }
 
 /// Copies buffers into a block that is as long as they are, each followed by zeros up to a multiple of 64.
-fn copy_in(mut block: Block, run: &[Piece<'_>]) -> Block {
+fn copy_in(block: &mut Block, run: &[Piece<'_>]) {
     if let [piece] = run {
         // Cannot fail: the block is as long as the buffer.
         let _ = block.copy_in_parallel(0, piece, copy_threads());
-        return block;
+        return;
     }
     let mut to = block.as_bytes_mut();
     for piece in run {
@@ -72,7 +110,29 @@ fn copy_in(mut block: Block, run: &[Piece<'_>]) -> Block {
         zeros.fill(0);
         to = rest;
     }
-    block
+}
+
+/// Does this with each of the items, which have so many bytes together: on this thread, and on others where they are many. Each thread takes
+/// the next one.
+pub(crate) fn on_threads<T>(bytes: u64, items: impl ExactSizeIterator<Item = T> + Send, each: impl Fn(T) + Sync) {
+    let threads = (bytes / MIN_BYTES_PER_THREAD).min(copy_threads() as u64).min(items.len() as u64);
+    let items = Mutex::new(items);
+    let next = || items.lock().next();
+    let work = || {
+        while let Some(item) = next() {
+            each(item);
+        }
+    };
+    if threads < 2 {
+        return work();
+    }
+    std::thread::scope(|scope| {
+        for _ in 1..threads {
+            // Where no thread can be started, this one does all.
+            let _ = std::thread::Builder::new().spawn_scoped(scope, work);
+        }
+        work();
+    });
 }
 
 /// The number of threads that copy a large array. It is computed once, because the system reads files to answer.

@@ -15,7 +15,7 @@ mod gather;
 pub(crate) use body::Body;
 #[cfg(test)]
 pub(crate) use body::OutOfBody;
-pub(crate) use copied::{copy_buffers, copy_threads};
+pub(crate) use copied::{LONG_BYTES, copy_buffers, copy_threads, on_threads};
 pub(crate) use gather::gather;
 
 use arrow_buffer::Buffer;

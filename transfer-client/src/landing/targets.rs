@@ -4,7 +4,7 @@ use super::MemoryView;
 use crate::bundle::BundleMut;
 use crate::error::Error;
 use crate::fetch::FetchedSlice;
-use crate::gathered::copy_threads;
+use crate::gathered::{LONG_BYTES, copy_threads, on_threads};
 use crate::memory::TensorMut;
 use crate::session::Session;
 use std::collections::{BTreeMap, HashMap};
@@ -107,6 +107,21 @@ impl Targets {
     pub(crate) fn copy(&self, place: usize, to: &BodyBox, from: &FetchedSlice) {
         let mut writer = Writer::new(self.block(place), to);
         from.each_run(|bytes| writer.write(bytes));
+    }
+
+    /// Copies what was fetched to the places of these numbers, each of which it fits. Long ones are copied by all threads, and each of the others by
+    /// one.
+    pub(crate) fn copy_all(&self, slices: &[(usize, FetchedSlice)]) {
+        let copy = |(place, from): &(usize, FetchedSlice)| {
+            if let Some(to) = self.places[*place].view.bytes() {
+                self.copy(*place, to, from);
+            }
+        };
+        let len_of = |from: &FetchedSlice| from.meta().len_bytes();
+        let (long, short): (Vec<_>, Vec<_>) = slices.iter().partition(|(_, from)| len_of(from) >= LONG_BYTES);
+        long.into_iter().for_each(copy);
+        let bytes = short.iter().map(|(_, from)| len_of(from)).sum();
+        on_threads(bytes, short.into_iter(), copy);
     }
 
     /// The tensors, if the sidecar holds none of them.

@@ -450,12 +450,12 @@ impl FetchBundleIntoCall {
         if let (Some(Landing::OtherLayout), Some(key), Found::All(bundle)) = (self.why, self.whole.key(), found) {
             self.session.bundle_tables().remember(&key, bundle.table().clone());
         }
+        let slice_of = |(at, place): (usize, &LandingPlace)| Some((at, found.get(&place.name).ok()?));
+        let slices: Vec<_> = targets.places().iter().enumerate().filter_map(slice_of).collect();
+        targets.copy_all(&slices);
+        report.copied += slices.iter().map(|(_, slice)| slice.meta().len_bytes()).sum::<u64>();
         let mut landings = Vec::with_capacity(targets.places().len());
         for (at, place) in targets.places().iter().enumerate() {
-            if let (Ok(slice), Some(to)) = (found.get(&place.name), place.view.bytes()) {
-                targets.copy(at, to, &slice);
-                report.copied += slice.meta().len_bytes();
-            }
             landings.push((
                 place.name.clone(),
                 match (by_reference, self.why) {
