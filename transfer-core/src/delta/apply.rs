@@ -121,6 +121,12 @@ impl Chain {
         section::count(self.len)
     }
 
+    /// How many deltas it has.
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> usize {
+        self.deltas.len()
+    }
+
     /// Makes a section, block by block. `base` copies bytes of the base from a place on, `delta` bytes of the deltas, and `write` puts a
     /// block to its place in the version.
     ///

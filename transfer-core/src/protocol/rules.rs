@@ -87,6 +87,8 @@ pub(crate) enum Broken {
     ProvesBasesByNumber,
     /// Sends the delta of a version to a node that has another version than its base.
     SendsDeltasToAll,
+    /// Takes the deltas before its own that a push names for those of its base.
+    BelievesChains,
     /// Sends another node a version that has landed before its slot is closed.
     RelaysBeforeRevoke,
     /// Takes what a node has sent that its owner has named, without comparing it with the owner's digest.

@@ -68,6 +68,7 @@ fn play_many(test: &str, how: Play, part: u64) {
     assert!(count < 100 || tally.sliced > 0, "{test}: no slice has come: {tally:?}");
     assert!(count < 100 || !how.spill || tally.read_back > 0, "{test}: nothing was read back from disk: {tally:?}");
     assert!(count < 100 || !how.deltas || tally.deltas > 0, "{test}: no delta was applied: {tally:?}");
+    assert!(count < 100 || !how.deltas || tally.chains > 0, "{test}: no deltas came together: {tally:?}");
     assert!(count < 100 || !how.spreads || tally.relayed > 0, "{test}: no version has spread: {tally:?}");
     assert!(
         count < 100 || !how.spreads || how.calm || how.lies > 0 || tally.damaged > 0,
@@ -217,7 +218,7 @@ fn first_that_notices(how: Play, seeds: Range<u64>) -> Option<(u64, String)> {
 
 /// The broken rules, the schedules that notice them, and the range of seeds. Where hundreds of the first seeds notice nothing, it
 /// begins behind most of them, because these two tests took most of the time of all here. docs/protocol.md lists the rules.
-const MISTAKES: [(Broken, Play, Range<u64>); 27] = [
+const MISTAKES: [(Broken, Play, Range<u64>); 28] = [
     (Broken::DeliversBeforeRevoke, Play { late_packets: 50, ..Play::USUAL }, 0..1000),
     (Broken::SkipsQuarantine, Play::USUAL, 0..1000),
     (Broken::ReturnsBeforeClosed, Play { into: true, ..Play::USUAL }, 0..1000),
@@ -245,6 +246,7 @@ const MISTAKES: [(Broken, Play, Range<u64>); 27] = [
     (Broken::ReplacesMovedRanks, Play { rosters: true, ..Play::USUAL }, 15_800..17_800),
     (Broken::ForgetsCommits, Play { rosters: true, ..RESTARTS }, 0..1000),
     (Broken::SendsDeltasToAll, Play { deltas: true, ..Play::USUAL }, 0..1000),
+    (Broken::BelievesChains, Play { deltas: true, ..Play::USUAL }, 0..1000),
 ];
 
 const MISTAKES_OF_SPREADING: [(Broken, Play, Range<u64>); 2] = [

@@ -7,6 +7,7 @@ use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{DeltaOf, Deltas, OpId};
 use crate::plan::GatherList;
 use crate::protocol::ids::{BlobId, OperationId, RecordId, SlotId};
+use crate::protocol::rules::{Broken, Rules};
 use crate::protocol::spill::SpillId;
 use crate::protocol::tenant::Tenant;
 use crate::tensor::{
@@ -438,14 +439,14 @@ impl Keys {
     /// under its key or another one of its [series](crate::tensor::Key::series), and lies in the memory that the push has named. The
     /// delta of any other version is not sent, and none of a version that some who may read this one may not read: a delta tells much of
     /// both.
-    pub(crate) fn prove_base(&mut self, record: RecordId, blob: BlobId, only_by_number: bool) {
+    pub(crate) fn prove_base(&mut self, record: RecordId, blob: BlobId, rules: Rules) {
         let Some(b) = self.blobs.get(blob) else { return };
         let Some(Deltas::Of(of)) = b.rare.as_ref().map(|rare| &rare.deltas) else { return };
         let DeltaOf { base, base_offset, ref earlier, .. } = *of;
         let is_it = |found: &BlobId| {
             self.blobs.get(*found).is_some_and(|old| {
                 let lies_there = (old.segment, old.offset) == (b.segment, base_offset) && old.source.is_arena();
-                old.meta == b.meta && (lies_there || only_by_number)
+                old.meta == b.meta && (lies_there || rules.breaks(Broken::ProvesBasesByNumber))
             })
         };
         let series = self.records.get(record).and_then(|record| record.key.series());
@@ -462,7 +463,8 @@ impl Keys {
         let mut bases = SmallVec::new();
         if let (Some(base), Some(before)) = (base, before) {
             if let Deltas::Of(of) = &before.deltas {
-                let same = of.ranges().rev().zip(earlier.iter().rev()).take_while(|(old, named)| old == *named).count();
+                let is_same = |(old, named): &(_, &_)| old == *named || rules.breaks(Broken::BelievesChains);
+                let same = of.ranges().rev().zip(earlier.iter().rev()).take_while(is_same).count();
                 bases.extend_from_slice(&before.bases[before.bases.len().saturating_sub(same)..]);
             }
             bases.push(base);

@@ -11,7 +11,7 @@
 //! - `rosters`: sharded states, and the checks of what their rosters say.
 //! - `peering`: how links are made.
 //! - `into`: fetches into the memory of workers.
-//! - `disk`: the ends of writes and reads of disks. `deltas`: deltas that are applied. `spreads`: digests of versions, and damage.
+//! - `disk`: the ends of writes and reads of disks. `deltas`: deltas that are lent and applied. `spreads`: digests of versions, and damage.
 //! - `end`: the checks after all workers have gone.
 //! - `references`: which node keeps which segment of a peer.
 //! - `tally`: what a schedule has done.
@@ -455,8 +455,8 @@ impl Cluster {
                 self.nodes[node].driver.node.host_done(now, tag, HostDone::Copied);
                 Ok(())
             }
-            HostAction::Apply { base, delta, to, tag, .. } => {
-                self.apply_later(node, Apply { base, delta, to, tag });
+            HostAction::Apply { base, delta, to, len, tag } => {
+                self.apply_later(node, Apply { base, delta, to, len, tag });
                 Ok(())
             }
             HostAction::Digest { of, tag } => self.digest_later(node, Digested { of, tag }),

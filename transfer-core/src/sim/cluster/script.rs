@@ -1,12 +1,11 @@
 //! The cluster of a seed, and the actions of its workers.
 
-use super::content::{GATHERED_BYTES, Pushed, bytes_of, context_of};
+use super::content::{GATHERED_BYTES, Pushed, context_of};
 use super::worker::{What, Worker};
 use super::{Cluster, Directory, Happening, Play, Tally, World};
-use crate::delta::encode_bytes;
 use crate::fabric::Isolation;
 use crate::memory::RailKeys;
-use crate::op::{Command, DeltaOf, Deltas, Fetch, Gather, OpId, Push, Request, Reserve};
+use crate::op::{Command, Fetch, Gather, OpId, Push, Request, Reserve};
 use crate::protocol::{Broken, NodeConfig, Rules, SpillConfig, Tenant};
 use crate::rails::inner_slots;
 use crate::sim::Conditions;
@@ -224,6 +223,8 @@ impl Cluster {
             self.act_as_rank(worker);
         } else if self.play.into && self.workers[worker].acts_left > 0 && self.chance(40) {
             self.fetch_into(worker);
+        } else if self.play.deltas && !self.play.calm && self.workers[worker].acts_left > 0 && self.chance(60) {
+            self.act_on_versions(worker)?;
         } else if self.play.calm {
             self.act_calmly(worker)?;
         } else {
@@ -274,7 +275,7 @@ impl Cluster {
         }
     }
 
-    fn push_this(&mut self, worker: usize, key: Key, version: Option<Version>, to: Option<usize>) {
+    pub(super) fn push_this(&mut self, worker: usize, key: Key, version: Option<Version>, to: Option<usize>) {
         let base = if self.play.deltas && to.is_none() { self.base(worker, &key) } else { None };
         let meta = match base {
             Some((_, base)) => self.pushed[base].meta.clone(),
@@ -310,35 +311,6 @@ impl Cluster {
         }
         self.announce(worker, op, number, &mut push);
         self.command(worker, op, Command::Push(push));
-    }
-
-    /// Chooses the base of a push: one of the worker's pushes of the key whose memory it has not got back, even if it is not published
-    /// any more. Returns its offset and its number.
-    fn base(&mut self, worker: usize, key: &Key) -> Option<(u64, usize)> {
-        let arena = self.workers[worker].arena.as_ref()?;
-        let lent = arena.lent.keys().map(|offset| (*offset, arena.numbers[offset]));
-        let is_base = |(_, number): &(u64, usize)| {
-            let push = &self.pushed[*number];
-            push.key == *key && push.version.is_some()
-        };
-        let bases: Vec<_> = lent.filter(is_base).collect();
-        let wanted = !bases.is_empty() && self.chance(80);
-        wanted.then(|| bases[self.rng.random_range(0..bases.len())])
-    }
-
-    /// Makes the delta of a push, if it has a base and there is room.
-    fn deltas(&mut self, worker: usize, base: Option<(u64, usize)>, push: &Push) -> Deltas {
-        let Some((base_offset, base)) = base else { return Deltas::Follow };
-        let len = push.meta.len_bytes();
-        let (old, new) = (bytes_of(base, len), bytes_of(self.pushed.len() - 1, len));
-        let delta = encode_bytes(&old, &new, u64::MAX).unwrap().bytes;
-        let Some(arena) = self.workers[worker].arena.as_mut() else { return Deltas::Follow };
-        let Ok(range) = arena.alloc.allocate(delta.len() as u64) else { return Deltas::Follow };
-        let offset = range.offset();
-        assert!(self.world.write(arena.memory, offset, &delta));
-        arena.deltas.insert(push.offset, range);
-        let base = self.pushed[base].version.unwrap();
-        Deltas::Of(DeltaOf { base, base_offset, offset, len: delta.len() as u64, earlier: [].into() })
     }
 
     fn push(&mut self, worker: usize) {
@@ -381,7 +353,7 @@ impl Cluster {
         self.command(worker, op, Command::Reserve(Reserve { key, meta, to, timeout }));
     }
 
-    fn fetch_this(&mut self, worker: usize, key: Key, select: Select) -> Result<(), String> {
+    pub(super) fn fetch_this(&mut self, worker: usize, key: Key, select: Select) -> Result<(), String> {
         if self.look_up(worker, &key, select)? {
             return Ok(());
         }

@@ -36,8 +36,9 @@ pub(crate) struct Tally {
     pub(crate) links_lost: u64,
     pub(crate) rails_lost: u64,
     pub(crate) restarts: u64,
-    /// Deltas that were applied.
+    /// Deltas that were applied, and how often it was several in one body.
     pub(crate) deltas: u64,
+    pub(crate) chains: u64,
     /// Versions that came from other nodes than their owner, and those of them that were damaged.
     pub(crate) relayed: u64,
     pub(crate) damaged: u64,
@@ -74,6 +75,7 @@ impl Tally {
         self.rails_lost += other.rails_lost;
         self.restarts += other.restarts;
         self.deltas += other.deltas;
+        self.chains += other.chains;
         self.relayed += other.relayed;
         self.damaged += other.damaged;
         self.spilled += other.spilled;

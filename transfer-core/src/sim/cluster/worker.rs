@@ -2,6 +2,7 @@
 
 use super::content::{bytes_of, context_of, scribble};
 use super::counting::Added;
+use super::deltas::ArenaDeltas;
 use super::directory::Said;
 use super::into::{Into, Memory, Settled};
 use super::notices::Notices;
@@ -52,9 +53,9 @@ pub(super) struct Arena {
     pub(super) alloc: Allocator,
     /// The ranges that are pushed and not returned, by their offset, and whether the push has ended.
     pub(super) lent: BTreeMap<u64, (Allocation, bool)>,
-    /// The number of the push that was made last of a range, and the delta that was lent with it, by the offset of the range.
+    /// The number of the push that was made last of a range, by the offset of the range.
     pub(super) numbers: BTreeMap<u64, usize>,
-    pub(super) deltas: BTreeMap<u64, Allocation>,
+    pub(super) deltas: ArenaDeltas,
 }
 
 /// An operation that has not ended.
@@ -271,7 +272,7 @@ impl Cluster {
             return Err(format!("{offset} of {} comes back before its push has ended", w.name));
         }
         scribble(&self.world, arena.memory, offset, range.len());
-        if let Some(delta) = arena.deltas.remove(&offset) {
+        for delta in arena.deltas.come_back(offset) {
             scribble(&self.world, arena.memory, delta.offset(), delta.len());
             arena.alloc.free(delta).map_err(|e| e.to_string())?;
         }
@@ -305,7 +306,7 @@ impl Cluster {
             return Ok(());
         };
         match reply {
-            Reply::Answer { op, answer: Answer::Pushed { version, report } } => {
+            Reply::Answer { op, answer: Answer::Pushed { version, report, .. } } => {
                 let What::Push { number, offset, version: asked, remote, is_announced } = self.ended(worker, op)?
                 else {
                     return Err(format!("{op:?} is pushed, but was no push"));

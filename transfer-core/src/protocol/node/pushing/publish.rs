@@ -12,7 +12,6 @@ use crate::protocol::meters::{Operation, PathId};
 use crate::protocol::node::flows::Pushing;
 use crate::protocol::node::replies::WorkersTransfer;
 use crate::protocol::node::rules::key_owned;
-use crate::protocol::rules::Broken;
 use crate::protocol::sessions::{Op, OpKind, PushOp, PushStage, Session};
 use crate::tensor::{Key, Life, Name, Retention, Spill, Version};
 use crate::time::Time;
@@ -337,7 +336,7 @@ impl Pushing<'_> {
         };
         let answer = Answer::Pushed { version, report };
         self.keys.set_more_follow(record, more_follow);
-        self.keys.prove_base(record, blob, self.config.rules.breaks(Broken::ProvesBasesByNumber));
+        self.keys.prove_base(record, blob, self.config.rules);
         // The operation's reference becomes the publication's. The waiters are served before the pusher is answered,
         // because they have waited longer.
         answering!(self).publish(now, record, blob, version);
