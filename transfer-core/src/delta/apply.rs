@@ -1,7 +1,10 @@
 //! Applying deltas.
 
-use super::{BLOCK_BYTES, Buffers, Form, LAYOUT, LENGTH_BITS, MAGIC, MAX_CHAIN, SKIP, head_bytes, section};
+use super::{
+    BLOCK_BYTES, Buffers, FIXED_BYTES, Form, LAYOUT, LENGTH_BITS, MAGIC, MAX_CHAIN, SKIP, head_bytes, section,
+};
 use crate::wire::{Reader, WireError};
+use smallvec::SmallVec;
 use xxhash_rust::xxh3::Xxh3;
 
 /// Why a delta was not applied. What was made of it so far is of no use.
@@ -19,54 +22,76 @@ pub enum NotApplied {
     Internal,
 }
 
-/// What stands in front of the parts of a delta.
+/// What is kept of a delta while it is applied: where it starts, where the parts of each section start, and where it ends. Index and digests
+/// are read once more with each section, so that a chain takes little memory beside that in which it has landed.
 #[derive(Debug)]
 struct Front {
-    /// The digests of its sections.
-    digests: Vec<[u8; 16]>,
-    /// The form of each block and the length of its part, and where the parts of each section start.
-    index: Vec<(Form, u32)>,
+    start: u64,
     sections: Vec<u64>,
-    /// Where it ends.
     end: u64,
 }
 
+/// The forms of a section's blocks and the lengths of their parts.
+type Index = SmallVec<[(Form, u32); section::BLOCKS]>;
+
 impl Front {
-    /// Reads the front of a delta whose version has `len` bytes, and which starts at this place.
-    fn read(bytes: &[u8], len: u64, start: u64) -> Result<Front, NotApplied> {
+    /// Reads the front of a delta whose version has `len` bytes, and which starts at this place. All of the front is there.
+    fn read(
+        len: u64,
+        start: u64,
+        read: &mut impl FnMut(u64, &mut [u8]) -> Result<(), NotApplied>,
+    ) -> Result<Front, NotApplied> {
+        let mut front = Front { start, sections: Vec::new(), end: start + head_bytes(len) };
+        for number in 0..section::count(len) {
+            front.sections.push(front.end);
+            front.end += front.index(len, number, read)?.iter().map(|(_, part)| u64::from(*part)).sum::<u64>();
+        }
+        Ok(front)
+    }
+
+    /// Checks the first bytes of a delta of a version of this length: magic, layout and length.
+    fn check(bytes: &[u8], len: u64) -> Result<(), NotApplied> {
         let wrong = |what, value, expected| Err(WireError::Value { what, value, expected }.into());
         let mut r = Reader::new("a delta", bytes);
         match (r.u32()?, r.u32()?, r.u64()?) {
-            (MAGIC, LAYOUT, found) if found == len => {}
-            (MAGIC, LAYOUT, found) => return wrong("length of a delta's version", found, "the length of its base"),
-            (MAGIC, layout, _) => return wrong("layout of a delta", layout.into(), "2"),
-            (magic, ..) => return wrong("magic of a delta", magic.into(), "\"TDLT\""),
+            (MAGIC, LAYOUT, found) if found == len => Ok(()),
+            (MAGIC, LAYOUT, found) => wrong("length of a delta's version", found, "the length of its base"),
+            (MAGIC, layout, _) => wrong("layout of a delta", layout.into(), "2"),
+            (magic, ..) => wrong("magic of a delta", magic.into(), "\"TDLT\""),
         }
-        let (digests, _) = r.raw(section::count(len) as usize * 16)?.as_chunks();
-        let (digests, blocks) = (digests.to_vec(), len.div_ceil(BLOCK_BYTES as u64) as usize);
-        let (mut index, mut sections) = (Vec::with_capacity(blocks), Vec::with_capacity(digests.len()));
-        let (mut end, mut left) = (start + head_bytes(len), len);
-        while left > 0 {
-            if index.len().is_multiple_of(section::BLOCKS) {
-                sections.push(end);
-            }
-            let block = left.min(BLOCK_BYTES as u64);
-            let entry = r.u32()?;
+    }
+
+    /// Reads a section's part of the index.
+    fn index(
+        &self,
+        len: u64,
+        number: u64,
+        read: &mut impl FnMut(u64, &mut [u8]) -> Result<(), NotApplied>,
+    ) -> Result<Index, NotApplied> {
+        let first = number * section::BLOCKS as u64;
+        let blocks = (len.div_ceil(BLOCK_BYTES as u64) - first).min(section::BLOCKS as u64) as usize;
+        let mut bytes = [0; section::BLOCKS * 4];
+        let bytes = &mut bytes[..blocks * 4];
+        read(self.start + FIXED_BYTES as u64 + section::count(len) * 16 + first * 4, bytes)?;
+        let entry = |(block, entry): (u64, &[u8; 4])| {
+            let (block, entry) =
+                ((len - block * BLOCK_BYTES as u64).min(BLOCK_BYTES as u64), u32::from_le_bytes(*entry));
             let (form, len) = (Form::from_number(entry >> LENGTH_BITS), entry & ((1 << LENGTH_BITS) - 1));
             let form = form.filter(|form| match form {
                 Form::Unchanged => len == 0,
                 Form::Whole => u64::from(len) == block,
                 Form::Places(_) | Form::Runs(_) | Form::Steps => u64::from(len) < block,
             });
-            let Some(form) = form else {
-                let (what, expected) = ("entry of a delta's index", "a form from 0 to 6 and a length that fits it");
-                return wrong(what, entry.into(), expected);
-            };
-            index.push((form, len));
-            (left, end) = (left - block, end + u64::from(len));
-        }
-        r.end()?;
-        Ok(Front { digests, index, sections, end })
+            let (what, expected) = ("entry of a delta's index", "a form from 0 to 6 and a length that fits it");
+            let wrong = WireError::Value { what, value: entry.into(), expected };
+            form.map(|form| (form, len)).ok_or_else(|| wrong.into())
+        };
+        (first..).zip(bytes.as_chunks().0).map(entry).collect()
+    }
+
+    /// Where the parts of a section end.
+    fn end_of(&self, section: u64) -> u64 {
+        self.sections.get(section as usize + 1).copied().unwrap_or(self.end)
     }
 }
 
@@ -90,21 +115,21 @@ impl Chain {
         mut read: impl FnMut(u64, &mut [u8]) -> Result<(), NotApplied>,
     ) -> Result<Chain, NotApplied> {
         let (mut deltas, mut at) = (Vec::new(), 0);
-        let front_len = head_bytes(len);
         while at < delta_len || deltas.is_empty() {
             let what = "a delta";
             if deltas.len() > MAX_CHAIN {
                 return Err(WireError::Long { what, extra: (delta_len - at) as usize }.into());
             }
-            let have = delta_len - at;
+            let (need, have) = (head_bytes(len), delta_len - at);
             // The magic is looked at first: a length that is not that of the version is no reason to say that something is short.
-            let mut front = vec![0; front_len.min(have) as usize];
-            read(at, &mut front)?;
-            if have < front_len {
-                Front::read(&front, len, at)?;
-                return Err(WireError::Short { what, need: front_len as usize, have: have as usize }.into());
+            let mut fixed = [0; FIXED_BYTES];
+            let fixed = &mut fixed[..have.min(FIXED_BYTES as u64) as usize];
+            read(at, fixed)?;
+            Front::check(fixed, len)?;
+            if have < need {
+                return Err(WireError::Short { what, need: need as usize, have: have as usize }.into());
             }
-            let front = Front::read(&front, len, at)?;
+            let front = Front::read(len, at, &mut read)?;
             if front.end > delta_len {
                 let (what, expected) = ("length of a delta", "that of its front and its parts");
                 return Err(WireError::Value { what, value: have, expected }.into());
@@ -141,32 +166,41 @@ impl Chain {
         mut write: impl FnMut(u64, &[u8]) -> Result<(), NotApplied>,
     ) -> Result<(), NotApplied> {
         let mut digest = Xxh3::new();
-        let mut from: Vec<u64> = self.deltas.iter().map(|delta| delta.sections[section as usize]).collect();
-        let first = section as usize * section::BLOCKS;
-        let blocks = self.len.div_ceil(BLOCK_BYTES as u64) as usize;
-        for number in first..(first + section::BLOCKS).min(blocks) {
-            let at = number as u64 * BLOCK_BYTES as u64;
+        let mut read = &delta;
+        let mut parts = SmallVec::<[(Index, u64); 1]>::new();
+        for front in &self.deltas {
+            parts.push((front.index(self.len, section, &mut read)?, front.sections[section as usize]));
+        }
+        let first = section * section::BLOCKS as u64;
+        for number in 0..parts.first().map_or(0, |(index, _)| index.len()) {
+            let at = (first + number as u64) * BLOCK_BYTES as u64;
             let len = (self.len - at).min(BLOCK_BYTES as u64) as usize;
             let block = &mut buffers.block[..len];
             // Nothing before a whole block matters.
-            let whole = self.deltas.iter().rposition(|delta| delta.index[number].0 == Form::Whole);
+            let whole = parts.iter().rposition(|(index, _)| index[number].0 == Form::Whole);
             if whole.is_none() {
                 base(at, block)?;
             }
-            for (n, (front, from)) in self.deltas.iter().zip(&mut from).enumerate() {
-                let (form, part_len) = front.index[number];
+            for (n, (front, (index, from))) in self.deltas.iter().zip(&mut parts).enumerate() {
+                let (form, part_len) = index[number];
                 let part = &mut buffers.other[..part_len as usize];
+                let end = *from + u64::from(part_len);
+                if end > front.end_of(section) {
+                    let (what, expected) = ("index of a delta", "the one that was read before");
+                    return Err(WireError::Value { what, value: part_len.into(), expected }.into());
+                }
                 if part_len > 0 && whole.is_none_or(|whole| n >= whole) {
                     delta(*from, part)?;
                     apply_part(form, block, part)?;
                 }
-                *from += u64::from(part_len);
+                *from = end;
             }
             digest.update(block);
             write(at, block)?;
         }
-        let proof = self.deltas.last().map(|last| last.digests[section as usize]);
-        if proof == Some(digest.digest128().to_be_bytes()) { Ok(()) } else { Err(NotApplied::OtherBytes) }
+        let (Some(last), mut proof) = (self.deltas.last(), [0; 16]) else { return Err(NotApplied::Internal) };
+        delta(last.start + FIXED_BYTES as u64 + section * 16, &mut proof)?;
+        if proof == digest.digest128().to_be_bytes() { Ok(()) } else { Err(NotApplied::OtherBytes) }
     }
 }
 

@@ -164,7 +164,7 @@ impl Encoder {
         let (mut count, single) = self.find(old, new);
         let odd = old.len() % 2 == 1 && old.last() != new.last();
         self.density.changed += 2 * count as u64 + u64::from(odd);
-        let is_of_steps = !odd && count > 0 && self.is_of_steps(old, new);
+        let is_of_steps = !odd && count > 0 && self.is_of_steps(old, new, single);
         // An element takes a byte for its gap, and its bytes.
         let width = if odd || 2 * single > count && !is_of_steps { 1 } else { 2 };
         if width == 1 && (odd || count > 0) {
@@ -212,8 +212,9 @@ impl Encoder {
     }
 
     /// Takes the elements that have risen or fallen by one from the places, and writes into `heads` what stands in front of the values of the
-    /// others. Returns false, and leaves the places as they are, if they are less than half of the elements.
-    fn is_of_steps(&mut self, old: &[u8], new: &[u8]) -> bool {
+    /// others. Returns false, and leaves the places as they are, if they are less than half of the elements, or another form is shorter.
+    /// `single` elements have changed in one byte.
+    fn is_of_steps(&mut self, old: &[u8], new: &[u8], single: usize) -> bool {
         let Encoder { places, steps, fallen, heads, .. } = self;
         let (old, new) = (old.as_chunks::<2>().0, new.as_chunks::<2>().0);
         let step = |place: &u16| {
@@ -229,9 +230,11 @@ impl Encoder {
         steps.clear();
         steps.extend(places.iter().filter(|place| is_step(place)));
         let runs = 1 + places.windows(2).filter(|pair| pair[1] - pair[0] != 1).count();
-        let (skips, others) = (2 * (old.len() / usize::from(SKIP)), places.len() - steps.len());
-        let len = 12 + places.len() + skips + steps.len().div_ceil(8) + 2 * others;
-        if others > steps.len() || runs * 2 < places.len() || len >= 2 * new.len() {
+        let (skips, others, count) = (2 * (old.len() / usize::from(SKIP)), places.len() - steps.len(), places.len());
+        let len = 12 + count + steps.len().div_ceil(8) + 2 * others;
+        // At places, elements of two bytes or of one, and in runs. Gaps that skip elements are in all of them.
+        let other = 4 + (3 * count).min(2 * (2 * count - single)).min(2 * runs + 2 * count);
+        if others > steps.len() || len > other || len + skips >= 2 * new.len() {
             return false;
         }
         fallen.clear();

@@ -112,7 +112,28 @@ fn elements_that_rise_or_fall_by_one_are_short() {
     }
 }
 
-// Promise: deltas
+#[test]
+fn steps_in_runs_are_short_and_few_steps_take_no_longer_form() {
+    let base: Vec<u8> = (0..BLOCK_BYTES).map(|n| (n * 7 + n / 256) as u8).collect();
+    let stepped = |places: &mut dyn Iterator<Item = usize>| {
+        let mut new = base.clone();
+        for at in places {
+            let element = &mut new.as_chunks_mut::<2>().0[at];
+            *element = u16::from_le_bytes(*element).wrapping_add(1).to_le_bytes();
+        }
+        let delta = encode_all(&base, &new).bytes;
+        assert!(apply(&base, &delta).unwrap() == new);
+        delta.len() - head_bytes(base.len() as u64) as usize
+    };
+    // A gap and a bit for each, in place of its two bytes.
+    let len = stepped(&mut (0..BLOCK_BYTES / 2).filter(|at| at % 64 < 50));
+    let count = BLOCK_BYTES / 128 * 50;
+    assert!(len < count * 12 / 10, "{len} bytes for {count} elements");
+    // Its number, a gap and a byte.
+    assert_eq!(stepped(&mut std::iter::once(3)), 4 + 1 + 1);
+}
+
+// Promise: deltas, seen to fail
 #[test]
 fn deltas_in_a_chain_are_applied_together() {
     let mut rng = SmallRng::seed_from_u64(3);
