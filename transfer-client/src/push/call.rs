@@ -6,14 +6,13 @@ use crate::error::{Error, ErrorWith};
 use crate::gathered::{Piece, Pieces, copy_buffers, copy_threads, gather};
 use crate::memory::{Frozen, TensorMut};
 use crate::request::{AnyClient, Call, Request, RequestCall, Watched};
-use crate::session::{ANSWER_GRACE, Answered, Base, Ended, Held, OneCall, Session, SharedRange, deadline};
-use std::future::Future;
+use crate::session::{
+    ANSWER_GRACE, Answered, BackgroundCall, Base, Ended, Held, OneCall, Session, SharedRange, deadline,
+};
 use std::ops::ControlFlow;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
-use tokio::sync::oneshot;
 use transfer_core::op::{Answer, Command, Failure, FailureCode, Report};
 use transfer_core::tensor::{Digest, Key, Life, Spill, TensorMeta};
 use transfer_memory::arena::Block;
@@ -179,7 +178,7 @@ enum Stage<'a> {
     },
     /// Its delta, or that of an earlier push of the key, is made on another thread, which sends it.
     Compared {
-        sending: oneshot::Receiver<Sending>,
+        sending: BackgroundCall<Sending>,
         meta: TensorMeta,
         limit: Instant,
     },
@@ -342,8 +341,10 @@ impl PushCall<'_> {
             return ControlFlow::Break(Err(PushError::new(Error::Forked, None)));
         }
         let (now, limit) = (Instant::now(), *limit);
-        let sending = match Pin::new(sending).poll(&mut Context::from_waker(waker)) {
+        let sending = match sending.poll(waker) {
             Poll::Pending if now < limit => return ControlFlow::Continue(Some(limit)),
+            // It was sent just now, and its answer says what has come of it.
+            Poll::Pending if !sending.give_up() => return ControlFlow::Continue(Some(now + ANSWER_GRACE)),
             Poll::Pending => Err(self.late()),
             Poll::Ready(Ok(sending)) => Ok(sending),
             Poll::Ready(Err(_)) => {

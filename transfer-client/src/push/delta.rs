@@ -1,12 +1,11 @@
 //! The delta of a push: what has changed since a version that this client has published.
 
 use crate::gathered::copy_threads;
-use crate::session::{Base, Held, LentDeltas, OneCall, PushedBytes, Session};
+use crate::session::{BackgroundCall, Base, Held, LentDeltas, OneCall, PushedBytes, Session};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use tokio::sync::oneshot;
 use transfer_core::delta::{Buffers, Density, Section, TooDense, encode_section, front, head_bytes, sample, section};
 use transfer_core::op::{Command, DeltaOf, Deltas, Push};
 use transfer_core::tensor::{Key, Version};
@@ -108,12 +107,12 @@ impl Ready {
     }
 
     /// Makes the delta on another thread, which sends the push: those that wait behind it depend on nobody who polls this one.
-    pub(super) fn begin_in_background(self, session: &Arc<Session>) -> oneshot::Receiver<Sending> {
+    pub(super) fn begin_in_background(self, session: &Arc<Session>) -> BackgroundCall<Sending> {
         let (key, of_session) = (self.push.key.clone(), session.clone());
-        session.in_background(key, (copy_threads() / 2).clamp(1, MAX_THREADS), move |is_wanted| {
+        session.in_background(key, (copy_threads() / 2).clamp(1, MAX_THREADS), move |try_send| {
             let mut sending = self.begin(&of_session);
             if let Ok(call) = &mut sending.call {
-                call.submit(is_wanted);
+                call.submit(try_send);
             }
             sending
         })

@@ -2,14 +2,11 @@
 
 use crate::error::Error;
 use crate::request::{AnyClient, Call, DEFAULT_TIMEOUT, Request, RequestCall};
-use crate::session::{OneCall, Session, deadline};
-use std::future::Future;
+use crate::session::{ANSWER_GRACE, BackgroundCall, OneCall, Session, deadline};
 use std::ops::ControlFlow;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
-use tokio::sync::oneshot;
 use transfer_core::op::{Answer, Command, Failure, FailureCode};
 
 /// A call without a result: `.await` it, or `.call()` it on a [`BlockingClient`](crate::BlockingClient).
@@ -37,7 +34,7 @@ enum Stage {
     New,
     /// A push of the key that came before it is still being compared with its base, on the thread that sends this behind it.
     Behind {
-        sending: oneshot::Receiver<OneCall>,
+        sending: BackgroundCall<OneCall>,
         limit: Instant,
     },
     Sent(OneCall),
@@ -52,9 +49,9 @@ impl OrderCall {
         let (session, limit) = (self.session.clone(), deadline(started, self.timeout));
         match &command {
             Command::Delete { key } if self.session.has_background(key) => {
-                let sending = self.session.in_background(key.clone(), 1, move |is_wanted| {
+                let sending = self.session.in_background(key.clone(), 1, move |try_send| {
                     let mut call = OneCall::new(session, command, started, limit);
-                    call.submit(is_wanted);
+                    call.submit(try_send);
                     call
                 });
                 Stage::Behind { sending, limit }
@@ -67,7 +64,7 @@ impl OrderCall {
 /// Waits, until `limit`, for what a thread sends behind the pushes of its key that came before it.
 pub(super) fn sent_behind<T>(
     session: &Session,
-    sending: &mut oneshot::Receiver<T>,
+    sending: &mut BackgroundCall<T>,
     (limit, timeout): (Instant, Duration),
     waker: &Waker,
 ) -> ControlFlow<Result<T, Error>, Instant> {
@@ -75,15 +72,11 @@ pub(super) fn sent_behind<T>(
         return ControlFlow::Break(Err(Error::Forked));
     }
     let now = Instant::now();
-    let mut found = Pin::new(&mut *sending).poll(&mut Context::from_waker(waker));
-    if found.is_pending() && now >= limit {
-        // It is not sent any more, unless it was just now.
-        sending.close();
-        found = sending.try_recv().map_or(Poll::Pending, |call| Poll::Ready(Ok(call)));
-    }
-    let failure = match found {
+    let failure = match sending.poll(waker) {
         Poll::Ready(Ok(sent)) => return ControlFlow::Break(Ok(sent)),
         Poll::Pending if now < limit => return ControlFlow::Continue(limit),
+        // It was sent just now, and its answer says what has come of it.
+        Poll::Pending if !sending.give_up() => return ControlFlow::Continue(now + ANSWER_GRACE),
         Poll::Pending => {
             let text = format!("not sent within {timeout:?}: the delta of an earlier push of the key is not made yet");
             Failure::new(FailureCode::Deadline, text)

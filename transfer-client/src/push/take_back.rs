@@ -5,12 +5,11 @@ use super::taken_back::{Planned, TakenBack, taken_back};
 use crate::error::Error;
 use crate::memory::TensorMut;
 use crate::request::{AnyClient, Call, DEFAULT_TIMEOUT, Request, RequestCall};
-use crate::session::{Answered, OneCall, Session, deadline};
+use crate::session::{Answered, BackgroundCall, OneCall, Session, deadline};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
-use tokio::sync::oneshot;
 use transfer_core::op::{Answer, Command, FailureCode};
 use transfer_core::tensor::{Key, Version};
 
@@ -73,7 +72,7 @@ pub struct TakeBackCall<T: TakenBack> {
 enum Stage<T: TakenBack> {
     New(Key),
     /// A push of the key that came before it is still being compared with its base, on the thread that asks the sidecar behind it.
-    Behind(Key, oneshot::Receiver<Begun<T>>),
+    Behind(Key, BackgroundCall<Begun<T>>),
     /// The sidecar was asked for it. The plan is that of the version that it is expected to return.
     Asked(OneCall, Option<Planned<T::Plan>>),
     Allocating(T::Fresh),
@@ -91,8 +90,8 @@ struct Times {
     limit: Instant,
 }
 
-/// Asks the sidecar, unless the version cannot be taken back. Behind a push that has no answer yet it is not known which version is the
-/// newest: then the memory of that one is looked at once it has come back.
+/// Asks the sidecar, unless the version cannot be taken back. Behind a push that has no answer yet the newest version is the one that was
+/// sent last.
 fn begin<T: TakenBack>(
     session: &Arc<Session>,
     key: &Key,
@@ -105,8 +104,10 @@ fn begin<T: TakenBack>(
         return Ok(None);
     }
     // If the memory could not be written afterwards, the version stays published.
-    let is_known = version.is_some() || !is_behind;
-    let published = is_known.then(|| session.published(key, version)).flatten();
+    let published = match version {
+        None if is_behind => session.sent_last(key),
+        _ => session.published(key, version),
+    };
     let version = published.as_ref().and_then(|(_, push)| push.version).or(version);
     let planned = published.map(|(lent, push)| Planned::new::<T>(session, lent, &push)).transpose()?;
     let timeout = times.limit.saturating_duration_since(times.now);
@@ -130,11 +131,11 @@ impl<T: TakenBack> Call for TakeBackCall<T> {
             match stage {
                 Stage::New(key) if self.session.has_background(key) => {
                     let (session, of, version) = (self.session.clone(), key.clone(), self.version);
-                    let behind = self.session.in_background(key.clone(), 1, move |is_wanted| {
+                    let behind = self.session.in_background(key.clone(), 1, move |try_send| {
                         let mut begun =
                             begin::<T>(&session, &of, version, &Times { now: Instant::now(), ..times }, true);
                         if let Ok(Some((call, _))) = &mut begun {
-                            call.submit(is_wanted);
+                            call.submit(try_send);
                         }
                         begun
                     });

@@ -4,17 +4,71 @@
 use super::Session;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
+use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 use tokio::sync::oneshot;
 use transfer_core::tensor::Key;
 
-/// Whether the result of background work is still wanted; the waker is woken when it is not any more.
-pub(crate) type IsWanted<'a> = &'a mut dyn FnMut(&Waker) -> bool;
+/// Tries to send the call of background work, unless it is given up. Returns whether another attempt is to be made; the waker is woken
+/// when none is any more. An attempt says whether it was the last one: the call is sent, or cannot be.
+pub(crate) type TrySend<'a> = &'a mut dyn FnMut(&Waker, &mut dyn FnMut() -> bool) -> bool;
 
 type Work = Box<dyn FnOnce() + Send>;
+
+/// What has become of the call of background work. It is changed under a lock, which is held while the call is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    Unsent,
+    /// What has come of it is waited for.
+    Sent,
+    /// Its caller has given it up, and it is not sent.
+    GivenUp,
+}
+
+/// The result of background work that sends a call: either its caller gives it up, or it is sent.
+#[derive(Debug)]
+pub(crate) struct BackgroundCall<T> {
+    result: oneshot::Receiver<T>,
+    progress: Arc<Mutex<Progress>>,
+}
+
+impl<T> BackgroundCall<T> {
+    fn new() -> (BackgroundCall<T>, oneshot::Sender<T>) {
+        let (done, result) = oneshot::channel();
+        (BackgroundCall { result, progress: Arc::new(Mutex::new(Progress::Unsent)) }, done)
+    }
+
+    /// Returns the result once the work is done. It is an error if the work has panicked.
+    pub(crate) fn poll(&mut self, waker: &Waker) -> Poll<Result<T, oneshot::error::RecvError>> {
+        Pin::new(&mut self.result).poll(&mut Context::from_waker(waker))
+    }
+
+    /// Gives the call up. Returns whether it will not be sent: if it is sent already, the result is still to be waited for.
+    pub(crate) fn give_up(&mut self) -> bool {
+        let mut progress = self.progress.lock();
+        if *progress == Progress::Sent {
+            return false;
+        }
+        *progress = Progress::GivenUp;
+        drop(progress);
+        // It wakes the thread that waits for room in the ring.
+        self.result.close();
+        true
+    }
+}
+
+/// An attempt to send, see [`TrySend`].
+fn try_send(progress: &Mutex<Progress>, attempt: &mut dyn FnMut() -> bool) -> bool {
+    let mut progress = progress.lock();
+    if *progress == Progress::Unsent && attempt() {
+        *progress = Progress::Sent;
+    }
+    *progress == Progress::Unsent
+}
 
 /// The unfinished background work of a session. A thread ends when no work is left that it may begin.
 #[derive(Default)]
@@ -48,18 +102,20 @@ impl Waiting {
 
 impl Session {
     /// Does this on another thread, of which there are at most `threads` at a time, or here if there can be none, once what came
-    /// before it for the same key is done. It is told whether its result is still wanted, and is not begun if it is not. The
-    /// receiver is ready once it is done, or has panicked.
+    /// before it for the same key is done. It sends its call by what it is given, and is not begun if the call is given up.
     pub(crate) fn in_background<T: Send + 'static>(
         self: &Arc<Self>,
         key: Key,
         threads: usize,
-        work: impl FnOnce(IsWanted<'_>) -> T + Send + 'static,
-    ) -> oneshot::Receiver<T> {
-        let (mut done, result) = oneshot::channel();
+        work: impl FnOnce(TrySend<'_>) -> T + Send + 'static,
+    ) -> BackgroundCall<T> {
+        let (call, mut done) = BackgroundCall::new();
+        let progress = call.progress.clone();
         let work: Work = Box::new(move || {
             if !done.is_closed() {
-                let made = work(&mut |waker| done.poll_closed(&mut Context::from_waker(waker)).is_pending());
+                let made = work(&mut |waker, attempt| {
+                    done.poll_closed(&mut Context::from_waker(waker)).is_pending() && try_send(&progress, attempt)
+                });
                 // Nobody may wait for it any more.
                 drop(done.send(made));
             }
@@ -78,7 +134,7 @@ impl Session {
             drop(waiting);
             self.do_all();
         }
-        result
+        call
     }
 
     /// Whether there is work for this key that is not done.
@@ -125,6 +181,20 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // Promise: deltas, seen to fail
+    #[test]
+    fn a_call_is_sent_or_given_up_and_not_both() {
+        let (mut call, _done) = BackgroundCall::<()>::new();
+        let progress = call.progress.clone();
+        assert!(try_send(&progress, &mut || false), "there was no room: it may be tried again, or given up");
+        assert!(!try_send(&progress, &mut || true) && !try_send(&progress, &mut || unreachable!("it is sent once")));
+        assert!(!call.give_up(), "what has come of it is waited for");
+        let (mut call, done) = BackgroundCall::<()>::new();
+        let progress = call.progress.clone();
+        assert!(try_send(&progress, &mut || false) && call.give_up() && call.give_up());
+        assert!(!try_send(&progress, &mut || unreachable!("it is given up")) && done.is_closed());
+    }
 
     // Promise: deltas, seen to fail
     #[test]

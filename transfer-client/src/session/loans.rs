@@ -146,6 +146,12 @@ impl Loans {
         loans.into_iter().find(|loan| version.is_none() || loan.push.version == version)
     }
 
+    /// The push of a key that was sent last and has not come back.
+    pub(crate) fn sent_last(&self, key: &Key) -> Option<&Loan> {
+        let of_key = self.by_push.iter().filter(|(_, loan)| loan.push.key == *key);
+        of_key.max_by_key(|(op, _)| **op).map(|(_, loan)| loan)
+    }
+
     /// Takes all loans at the end of a session: the published ones in their order, and the others.
     pub(crate) fn take(&mut self) -> (Vec<Loan>, Vec<Loan>) {
         self.published.clear();
@@ -194,6 +200,8 @@ mod tests {
         loans.deleting(OpId(7), &Key::new("gone").unwrap());
         loans.deleted(OpId(7), true);
         assert_eq!(loans.find(&Key::new("a").unwrap(), None).unwrap().push.version, Some(Version(4)));
+        assert_eq!(loans.sent_last(&Key::new("a").unwrap()).unwrap().push.offset, 5 * 64);
+        assert!(loans.sent_last(&Key::new("c").unwrap()).is_none());
         assert!(loans.end(OpId(3)).is_some() && loans.end(OpId(3)).is_none());
         let (published, mut held) = loans.take();
         let versions: Vec<_> = published.iter().map(|l| l.push.version.unwrap().0).collect();

@@ -61,7 +61,7 @@ mod table;
 mod wait;
 mod watch;
 
-pub(crate) use background::{Background, IsWanted};
+pub(crate) use background::{Background, BackgroundCall, TrySend};
 pub(crate) use bases::{Base, LentDeltas, PushedBytes};
 pub(crate) use calls::{Calls, Ended, merge};
 pub(crate) use connection::{Connection, Reconnect};

@@ -1,6 +1,7 @@
 //! One command that is sent to the sidecar, and its answer.
 
-use super::{ANSWER_GRACE, Ended, Held, IsWanted, LentDeltas, Session, Submitting, deadline};
+use super::wait::Parker;
+use super::{ANSWER_GRACE, Ended, Held, LentDeltas, Session, Submitting, TrySend, deadline};
 use crate::error::Error;
 use std::ops::ControlFlow;
 use std::slice;
@@ -23,13 +24,15 @@ pub(crate) struct OneCall {
     limit: Instant,
     /// Whether it was cancelled before it was sent: it is not sent any more.
     is_cancelled: bool,
+    /// Whether another thread was to send it, and has not within its time: it is not sent any more, since others were sent before it.
+    is_late: bool,
     has_ended: bool,
 }
 
 impl OneCall {
     pub(crate) fn new(session: Arc<Session>, command: Command, started: Instant, limit: Instant) -> OneCall {
         let item = Submitting { command, held: None, deltas: None, overdue: limit + ANSWER_GRACE, op: None };
-        OneCall { session, item, started, limit, is_cancelled: false, has_ended: false }
+        OneCall { session, item, started, limit, is_cancelled: false, is_late: false, has_ended: false }
     }
 
     /// A command whose time begins now.
@@ -52,14 +55,19 @@ impl OneCall {
 
     /// Sends it for another thread, which takes the steps: once there is room in the ring, within its time and while it is wanted, so
     /// that what follows it is sent behind it. What fails, the first step says.
-    pub(crate) fn submit(&mut self, is_wanted: IsWanted<'_>) {
+    pub(crate) fn submit(&mut self, try_send: TrySend<'_>) {
         let session = self.session.clone();
         session.block_on(|waker| {
-            let waits = is_wanted(waker)
-                && self.session.poll_submit(slice::from_mut(&mut self.item), &mut 0, waker).is_pending()
-                && Instant::now() < self.limit;
-            if waits { ControlFlow::Continue(self.limit.min(Instant::now() + UNWOKEN)) } else { ControlFlow::Break(()) }
-        })
+            let submit = || self.session.poll_submit(slice::from_mut(&mut self.item), &mut 0, waker).is_ready();
+            let (is_open, now) = (try_send(waker, &mut { submit }), Instant::now());
+            self.is_late = is_open && now >= self.limit;
+            match is_open && !self.is_late {
+                true => ControlFlow::Continue(self.limit.min(now + UNWOKEN)),
+                false => ControlFlow::Break(()),
+            }
+        });
+        // What has woken this thread meanwhile may be of the call in whose step this is.
+        Parker::of_this_thread().0.unpark();
     }
 
     /// Continues; breaks with the end of the command. A command that has ended has no other end, and is not sent again: its range
@@ -80,6 +88,10 @@ impl OneCall {
         if self.item.op.is_none() {
             if self.is_cancelled {
                 return ControlFlow::Break(Err(cancelled_unsent()));
+            }
+            if self.is_late {
+                let text = "not sent in time: the ring of the sidecar had no room";
+                return ControlFlow::Break(Err(Failure::new(FailureCode::Deadline, text).into()));
             }
             match self.session.poll_submit(slice::from_mut(&mut self.item), &mut 0, waker) {
                 Poll::Ready(Ok(())) => {}

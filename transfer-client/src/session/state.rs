@@ -200,6 +200,11 @@ impl Session {
         self.table.lock().loans.find(key, version).map(|loan| (loan.lent, loan.push.clone()))
     }
 
+    /// The push of a key that was sent last and that the sidecar still holds, which may have no answer yet.
+    pub(crate) fn sent_last(&self, key: &Key) -> Option<(Lent, Push)> {
+        self.table.lock().loans.sent_last(key).map(|loan| (loan.lent, loan.push.clone()))
+    }
+
     /// Calls `with` for a version of a key that this session has published, which is not returned meanwhile.
     pub(crate) fn with_loan<T>(&self, key: &Key, version: Version, with: impl FnOnce(&Loan) -> T) -> Option<T> {
         self.table.lock().loans.find(key, Some(version)).map(with)
