@@ -72,7 +72,7 @@ fn main() -> Result<(), Failed> {
         },
     };
     for (name, reply) in [
-        ("pushed", Reply::Answer { op: OpId(1), answer: Answer::Pushed { version: Version(7), report } }),
+        ("pushed", Reply::Answer { op: OpId(1), answer: Answer::Pushed { version: Version(7), link_rate: 0, report } }),
         ("fetched", fetched),
     ] {
         let mut writer = Writer::new();

@@ -7,7 +7,7 @@ use sidecar::{Honest, Script, Sidecar};
 use std::future::{Future, IntoFuture};
 use std::task::{Context, Waker};
 use std::time::Duration;
-use transfer_client::{Client, DType, Error, SessionEnd};
+use transfer_client::{Client, DType, Error, NoDelta, SessionEnd};
 
 async fn start(script: impl Script, arena_bytes: u64) -> (Sidecar, Client) {
     let (sidecar, socket) = Sidecar::start(script);
@@ -124,6 +124,19 @@ async fn pushes_keep_their_order_where_a_delta_finds_a_full_ring() {
     let second = second.await.unwrap().version;
     assert_eq!((first.await.unwrap().version, second), (2, 3));
     assert!(pushes.await.into_iter().all(|r| r.is_ok()));
+}
+
+// Promise: deltas, seen to fail
+#[tokio::test]
+async fn delta_is_made_only_where_the_whole_version_is_not_there_sooner() {
+    for (link_rate, whole) in [(0, None), (1, None), (u64::MAX, Some(NoDelta::FastLinks))] {
+        let (_sidecar, client) = start(Honest { link_rate, ..Honest::default() }, 64 << 20).await;
+        let push = || client.push_tensor("w", client.allocate(DType::U8, [16 << 20]).unwrap());
+        push().await.unwrap();
+        let delta = push().delta_of(1).await.unwrap().delta.unwrap();
+        assert_eq!((delta.link_rate, delta.whole, delta.bytes > 0), (link_rate, whole, whole.is_none()), "{delta:?}");
+        assert!(delta.compared > 0 && (whole.is_none() || delta.compared < 1 << 20), "{delta:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

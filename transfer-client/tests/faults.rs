@@ -67,7 +67,10 @@ fn segments_are_mapped_when_named_and_invalid_ones_end_the_session() {
 fn unasked_answers_end_the_session() {
     let wrong = [
         |_: OpId| Reply::Answer { op: OpId(77), answer: Answer::Deleted },
-        |op: OpId| Reply::Answer { op, answer: Answer::Pushed { version: Version(1), report: report(0) } },
+        |op: OpId| Reply::Answer {
+            op,
+            answer: Answer::Pushed { version: Version(1), link_rate: 0, report: report(0) },
+        },
         |_: OpId| Reply::Returned { pushed: OpId(77), offset: 64 },
     ];
     for wrong in wrong {
@@ -200,7 +203,7 @@ fn a_batch_has_a_result_for_each_in_order() {
         }
         Request::Command { op, command: Command::Push(push) } => {
             let version = push.version.unwrap();
-            wire.reply(&Reply::Answer { op, answer: Answer::Pushed { version, report: report(1) } });
+            wire.reply(&Reply::Answer { op, answer: Answer::Pushed { version, link_rate: 0, report: report(1) } });
         }
         _ => {}
     };

@@ -160,6 +160,12 @@ impl PushedDelta {
         self.0.took.as_secs_f64()
     }
 
+    /// The bytes per second at which the versions before left this node for the node that got them slowest. 0: it is not known.
+    #[getter]
+    fn link_rate(&self) -> u64 {
+        self.0.link_rate
+    }
+
     /// How many deltas before it are published with it.
     #[getter]
     fn kept(&self) -> u32 {

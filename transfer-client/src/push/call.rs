@@ -490,7 +490,7 @@ pub(super) fn conclude(
         }
         Ok(answered) => {
             let pushed = answered.read(|answer| match answer {
-                Answer::Pushed { version, report } => Some(Pushed { version: version.0, report, delta: None }),
+                Answer::Pushed { version, report, .. } => Some(Pushed { version: version.0, report, delta: None }),
                 _ => None,
             });
             pushed.map_err(|e| PushError::new(e, None))

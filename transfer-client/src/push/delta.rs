@@ -6,7 +6,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use transfer_core::delta::{Buffers, Density, Section, TooDense, encode_section, front, head_bytes, sample, section};
+use transfer_core::delta::{
+    Buffers, Density, Sample, Section, TooDense, encode_section, front, head_bytes, sample, section,
+};
 use transfer_core::op::{Command, DeltaOf, Deltas, Push};
 use transfer_core::tensor::{Key, Version};
 use transfer_memory::arena::Block;
@@ -32,6 +34,9 @@ pub struct PushedDelta {
     pub compared: u64,
     /// The time that it took.
     pub took: Duration,
+    /// The bytes per second at which the versions before left this node for the node that got them slowest, as the sidecar has measured
+    /// until the base was pushed. 0: it is not known.
+    pub link_rate: u64,
     /// How many deltas before it are published with it: a node that has missed as many versions gets them, too.
     pub kept: u32,
     /// The reason why there is none.
@@ -48,6 +53,9 @@ pub enum NoDelta {
     OtherLayout,
     /// Too much has changed: the delta would be more than half as long as the version.
     TooDense,
+    /// The links are so fast that the whole version is there sooner: making the delta and applying it would take longer. This is told from
+    /// [`PushedDelta::link_rate`], and from a sample of the version, whose delta has the time that it takes.
+    FastLinks,
     /// The arena has no room for it.
     NoRoom,
     /// The push goes to a worker, whose node gets the whole version.
@@ -60,6 +68,7 @@ impl fmt::Display for NoDelta {
             NoDelta::NoBase => "the base is not published by this client under this key",
             NoDelta::OtherLayout => "the base has other tensors, types, shapes or digests",
             NoDelta::TooDense => "too much has changed",
+            NoDelta::FastLinks => "over these links the whole version is there sooner",
             NoDelta::NoRoom => "the arena has no room for a delta",
             NoDelta::HasTarget => "the version is pushed to a worker",
         })
@@ -150,8 +159,8 @@ fn make(
     keep_chain: u32,
 ) -> (PushedDelta, Made) {
     let began = Instant::now();
-    let mut density = Density::default();
-    let made = try_make(session, push, (of, key.as_ref().unwrap_or(&push.key)), &mut density);
+    let (mut density, mut link_rate) = Default::default();
+    let made = try_make(session, push, (of, key.as_ref().unwrap_or(&push.key)), (&mut density, &mut link_rate));
     let whole = made.as_ref().err().copied();
     let (bytes, kept, made) = match made {
         Ok((block, base)) => {
@@ -168,7 +177,7 @@ fn make(
         }
     };
     let Density { changed, of: compared } = density;
-    (PushedDelta { bytes, changed, compared, took: began.elapsed(), kept, whole }, made)
+    (PushedDelta { bytes, changed, compared, took: began.elapsed(), link_rate, kept, whole }, made)
 }
 
 /// Returns the deltas before one of `len` bytes that are kept with it, the oldest first: so many at most, as long as all together are worth
@@ -193,7 +202,7 @@ fn try_make(
     session: &Arc<Session>,
     push: &Push,
     (of, key): (Version, &Key),
-    density: &mut Density,
+    (density, link_rate): (&mut Density, &mut u64),
 ) -> Result<(Block, Base), NoDelta> {
     if push.to.is_some() {
         return Err(NoDelta::HasTarget);
@@ -205,10 +214,11 @@ fn try_make(
     let (arena, len) = (session.arena(), push.meta.len_bytes());
     let old = PushedBytes::new(arena, base.push.offset, &base.push.meta, base.push.ranges);
     let new = PushedBytes::new(arena, push.offset, &push.meta, push.ranges);
-    let made = encode_on_threads(len, &old, &new, len / MIN_SAVING);
-    let sections = made.map_err(|TooDense(found)| {
+    *link_rate = base.link_rate;
+    let made = encode_on_threads(len, &old, &new, (len / MIN_SAVING, base.link_rate));
+    let sections = made.map_err(|(why, found)| {
         *density = found;
-        NoDelta::TooDense
+        why
     })?;
     sections.iter().for_each(|section| *density += section.density);
     let front = front(len, &sections);
@@ -224,14 +234,30 @@ fn try_make(
     Ok((block, base))
 }
 
-/// Makes the sections of a delta on this thread and others beside it.
+/// Whether a version of this length is there sooner as a whole than as this delta, at this rate of the links: if a delta takes this time to be
+/// made, and the reader as long to apply it.
+fn is_there_sooner(len: u64, delta: u64, make: Duration, link_rate: u64) -> bool {
+    let sent = |bytes: u64| bytes as f64 / link_rate as f64;
+    link_rate > 0 && sent(len) < 2.0 * make.as_secs_f64() + sent(delta)
+}
+
+/// Makes the sections of a delta of at most `limit` bytes on this thread and others beside it, unless the whole version would be there sooner.
 fn encode_on_threads(
     len: u64,
     old: &PushedBytes<'_>,
     new: &PushedBytes<'_>,
-    limit: u64,
-) -> Result<Vec<Section>, TooDense> {
-    sample(len, |at, to| old.read(at, to), |at, to| new.read(at, to), limit)?;
+    (limit, link_rate): (u64, u64),
+) -> Result<Vec<Section>, (NoDelta, Density)> {
+    let began = Instant::now();
+    let sampled = sample(len, |at, to| old.read(at, to), |at, to| new.read(at, to), limit);
+    let sampled = sampled.map_err(|TooDense(density)| (NoDelta::TooDense, density))?;
+    let threads = section::count(len).div_ceil(SECTIONS_PER_THREAD).min(copy_threads().clamp(1, MAX_THREADS) as u64);
+    if let Some(Sample { bytes, density }) = sampled {
+        let make = began.elapsed().mul_f64(len as f64 / (density.of * threads) as f64);
+        if is_there_sooner(len, bytes, make, link_rate) {
+            return Err((NoDelta::FastLinks, density));
+        }
+    }
     let (count, next, bytes) = (section::count(len), AtomicU64::new(0), AtomicU64::new(head_bytes(len)));
     let work = || {
         let (mut buffers, mut made) = (Buffers::default(), Vec::new());
@@ -246,7 +272,6 @@ fn encode_on_threads(
             made.push((number, section));
         }
     };
-    let threads = count.div_ceil(SECTIONS_PER_THREAD).min(copy_threads().clamp(1, MAX_THREADS) as u64);
     let mut made = std::thread::scope(|scope| {
         let start = |_| std::thread::Builder::new().name("transfer-push".into()).spawn_scoped(scope, work);
         // Where the system allows no thread, this one does all.
@@ -260,7 +285,7 @@ fn encode_on_threads(
     if bytes.into_inner() > limit {
         let mut density = Density::default();
         made.iter().for_each(|(_, section)| density += section.density);
-        return Err(TooDense(density));
+        return Err((NoDelta::TooDense, density));
     }
     made.sort_unstable_by_key(|(number, _)| *number);
     Ok(made.into_iter().map(|(_, section)| section).collect())
@@ -270,6 +295,18 @@ fn encode_on_threads(
 mod tests {
     use super::*;
     use transfer_core::tensor::TensorMeta;
+
+    // Promise: deltas
+    #[test]
+    fn whole_versions_are_sent_where_links_are_fast() {
+        let (len, delta, make) = (500 << 20, 22 << 20, Duration::from_millis(200));
+        let is_whole = |link_rate| is_there_sooner(len, delta, make, link_rate);
+        // The rest of the version takes 0.4 s at 1.25 GB/s.
+        assert_eq!(
+            [0, 1, 100 << 20, 1 << 30, 1300 << 20, 10 << 30].map(is_whole),
+            [false, false, false, false, true, true]
+        );
+    }
 
     // Promise: deltas, seen to fail
     #[test]

@@ -12,6 +12,8 @@ use transfer_memory::arena::{Arena, Block};
 pub(crate) struct Base {
     session: Arc<Session>,
     pub(crate) push: Push,
+    /// The bytes per second at which versions of the key leave this node for the node that gets them slowest. 0: it is not known.
+    pub(crate) link_rate: u64,
     allocations: Vec<u64>,
 }
 
@@ -29,7 +31,8 @@ impl Base {
             let lent = loan.along.iter().copied().chain([loan.lent.allocation]).chain(deltas);
             // What is lent is held once more, while nobody can return it.
             let allocations = lent.filter(|at| session.arena().hold(*at)).collect();
-            Base { session: session.clone(), push: loan.push.clone(), allocations }
+            let (session, link_rate) = (session.clone(), loan.link_rate);
+            Base { session, push: loan.push.clone(), link_rate, allocations }
         })
     }
 }

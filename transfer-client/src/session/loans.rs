@@ -19,6 +19,8 @@ pub struct Loan {
     pub(crate) formers: Vec<Arc<Former>>,
     /// The push as it was made; its version is set once it is known.
     pub(crate) push: Push,
+    /// The rate at which the versions before it left the node, as the sidecar has answered.
+    pub(crate) link_rate: u64,
     state: State,
 }
 
@@ -62,7 +64,7 @@ pub(crate) struct Loans {
 
 impl Loans {
     pub(crate) fn lend(&mut self, op: OpId, push: &Push, lent: Lent, along: Vec<u64>, formers: Vec<Arc<Former>>) {
-        self.by_push.insert(op, Loan { lent, along, formers, push: push.clone(), state: State::Held });
+        self.by_push.insert(op, Loan { lent, along, formers, push: push.clone(), link_rate: 0, state: State::Held });
     }
 
     /// Records the ranges into which a fetch lands.
@@ -81,8 +83,9 @@ impl Loans {
     }
 
     /// Records that a push is published at this sidecar.
-    pub(crate) fn published(&mut self, push: OpId, version: Version) {
+    pub(crate) fn published(&mut self, push: OpId, version: Version, link_rate: u64) {
         let Some(loan) = self.by_push.get_mut(&push) else { return };
+        loan.link_rate = link_rate;
         self.next += 1;
         loan.state = State::Published(self.next);
         loan.push.version = Some(version);
@@ -194,7 +197,7 @@ mod tests {
         ] {
             lend(&mut loans, op, key, until);
             if op != 5 {
-                loans.published(OpId(op), Version(op));
+                loans.published(OpId(op), Version(op), 0);
             }
         }
         loans.deleting(OpId(7), &Key::new("gone").unwrap());

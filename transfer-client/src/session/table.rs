@@ -295,13 +295,13 @@ impl Table {
         let mut loan = None;
         let destination = self.loans.end_landing(op);
         match &answer {
-            Answer::Pushed { version, report } => {
+            Answer::Pushed { version, link_rate, report } => {
                 if let (Some(notices), Some(push)) = (&self.notices, self.loans.push(op)) {
                     notices.pushed(push, *version);
                 }
                 // A version that has landed on another node belongs to that sidecar.
                 if report.fabric == FabricKind::Local {
-                    self.loans.published(op, *version);
+                    self.loans.published(op, *version, *link_rate);
                 }
             }
             Answer::TakenBack { pushed, .. } => loan = Some(Box::new(self.end_loan(*pushed)?)),

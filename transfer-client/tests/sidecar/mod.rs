@@ -245,6 +245,8 @@ pub struct Honest {
     blobs: BTreeMap<u64, Blob>,
     waiting: Vec<(OpId, Fetch)>,
     next: u64,
+    /// At how many bytes per second it says that versions leave the node.
+    pub link_rate: u64,
 }
 
 #[derive(Clone)]
@@ -301,7 +303,8 @@ impl Honest {
         self.blobs.insert(blob.id, blob.clone());
         wire.heard.lock().unwrap().pushed += 1;
         let old = self.published.insert(push.key.clone(), blob);
-        wire.reply(&Reply::Answer { op, answer: Answer::Pushed { version, report: report(push.meta.len_bytes()) } });
+        let (link_rate, report) = (self.link_rate, report(push.meta.len_bytes()));
+        wire.reply(&Reply::Answer { op, answer: Answer::Pushed { version, link_rate, report } });
         if let Some(old) = old {
             self.unref(wire, old.id);
         }

@@ -64,7 +64,17 @@ pub fn encode(
     Ok(Encoded { bytes, density })
 }
 
-/// Looks at less than 1 % of a long version, to see whether a delta of at most `limit` bytes is worth to be made.
+/// What less than 1 % of a long version says about its delta.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sample {
+    /// How long the delta will be, in bytes.
+    pub bytes: u64,
+    /// How much of the sample has changed.
+    pub density: Density,
+}
+
+/// Looks at less than 1 % of a long version, to see whether a delta of at most `limit` bytes is worth to be made. `None`: the version is
+/// short.
 ///
 /// # Errors
 /// [`TooDense`].
@@ -73,8 +83,9 @@ pub fn sample(
     base: impl Fn(u64, &mut [u8]),
     new: impl Fn(u64, &mut [u8]),
     limit: u64,
-) -> Result<(), TooDense> {
+) -> Result<Option<Sample>, TooDense> {
     let blocks = len.div_ceil(BLOCK_BYTES as u64);
+    let mut sampled = None;
     if blocks >= SAMPLED {
         let (mut sample, mut buffers) = (Encoder::default(), Buffers::default());
         for block in (0..blocks).step_by(SAMPLED as usize) {
@@ -84,8 +95,10 @@ pub fn sample(
         if sample.parts.len() as u64 > limit / SAMPLED {
             return Err(TooDense(sample.density));
         }
+        let parts = sample.parts.len() as u64 * SAMPLED;
+        sampled = Some(Sample { bytes: head_bytes(len) + parts, density: sample.density });
     }
-    if head_bytes(len) > limit { Err(TooDense(Density::default())) } else { Ok(()) }
+    if head_bytes(len) > limit { Err(TooDense(Density::default())) } else { Ok(sampled) }
 }
 
 /// The part of a delta for one section of its version.

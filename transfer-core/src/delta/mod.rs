@@ -36,7 +36,7 @@ mod tests;
 #[cfg(any(test, feature = "sim"))]
 pub use apply::apply;
 pub use apply::{Chain, NotApplied};
-pub use encode::{Density, Encoded, Section, TooDense, encode, encode_section, front, sample};
+pub use encode::{Density, Encoded, Sample, Section, TooDense, encode, encode_section, front, sample};
 
 /// Makes the delta of versions that lie in one piece.
 #[cfg(test)]

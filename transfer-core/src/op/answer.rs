@@ -45,6 +45,9 @@ pub enum Answer {
     Pushed {
         /// The version that it got.
         version: Version,
+        /// Of a version of which deltas may follow: the bytes per second at which the versions before it left this node for the node that
+        /// got them slowest. 0: none has left it, or so fast that nothing was measured.
+        link_rate: u64,
         /// How it went.
         report: Report,
     },

@@ -478,8 +478,8 @@ pub fn write_reply(w: &mut Writer, reply: &Reply) {
 
 fn write_answer(w: &mut Writer, op: OpId, answer: &Answer) {
     match answer {
-        Answer::Pushed { version, report } => {
-            w.u8(PUSHED).u64(op.0).u64(version.0);
+        Answer::Pushed { version, link_rate, report } => {
+            w.u8(PUSHED).u64(op.0).u64(version.0).u64(*link_rate);
             write_report(w, report);
         }
         Answer::Fetched { lease, tensor: FetchedTensor { version, meta, slice, ranges, is_part, report } } => {
@@ -559,7 +559,7 @@ fn unknown_reply(kind: u8) -> WireError {
 /// Reads an answer of this kind. The kind and the operation's number were read before.
 fn read_answer(kind: u8, r: &mut Reader<'_>) -> Result<Answer, WireError> {
     Ok(match kind {
-        PUSHED => Answer::Pushed { version: Version(r.u64()?), report: read_report(r)? },
+        PUSHED => Answer::Pushed { version: Version(r.u64()?), link_rate: r.u64()?, report: read_report(r)? },
         FETCHED => Answer::Fetched {
             lease: LeaseId(r.u64()?),
             tensor: FetchedTensor {

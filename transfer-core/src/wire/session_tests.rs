@@ -129,7 +129,7 @@ fn examples() -> (Vec<Request>, Vec<Reply>) {
         Request::Cancel { op: OpId(4) },
     ]);
     let replies = vec![
-        Reply::Answer { op: OpId(1), answer: Answer::Pushed { version: Version(2), report: report() } },
+        Reply::Answer { op: OpId(1), answer: Answer::Pushed { version: Version(2), link_rate: 3, report: report() } },
         Reply::Answer {
             op: OpId(1),
             answer: Answer::Fetched {

@@ -17,6 +17,10 @@ use crate::time::Time;
 use crate::trace::TraceContext;
 use smallvec::SmallVec;
 use std::num::{NonZeroU32, NonZeroU64};
+use std::time::Duration;
+
+/// What is sent in less time says little about its link.
+const MEASURED_TIME: Duration = Duration::from_millis(1);
 
 /// A tenth of a second, in nanoseconds.
 const TENTH_NS: u64 = 100_000_000;
@@ -63,8 +67,18 @@ struct Rare {
     /// own base.
     deltas: Deltas,
     bases: SmallVec<[NonZeroU64; 1]>,
+    /// The bytes per second at which it has left this node for the node that got it slowest, or at which the versions before it have. 0: it
+    /// is not known. Only of a version of which deltas may follow.
+    link_rate: LinkRate,
     /// Whether it lies in memory that its worker has registered, all of it or a part.
     is_registered: bool,
+}
+
+/// The lowest rate at which a version has left its node, and that of the versions before.
+#[derive(Default, Clone, Copy)]
+struct LinkRate {
+    before: u64,
+    own: u64,
 }
 
 /// The fetches of a version that stays until it was fetched so often.
@@ -228,7 +242,7 @@ impl Blob {
             rare,
         } = self;
         let rare = rare.as_deref().and_then(
-            |Rare { ranges: _, counted, awaited: _, trace, deltas: _, bases: _, is_registered: _ }| {
+            |Rare { ranges: _, counted, awaited: _, trace, deltas: _, bases: _, link_rate: _, is_registered: _ }| {
                 let moved = Rare { counted: counted.clone(), trace: *trace, ..Rare::default() };
                 (moved.counted.is_some() || moved.trace.is_some()).then(|| Box::new(moved))
             },
@@ -472,6 +486,28 @@ impl Keys {
         if let Some(b) = self.blobs.get_mut(blob) {
             b.rare().bases = bases;
         }
+    }
+
+    /// Notes that a version has left this node in this time, all of it or its deltas.
+    pub(crate) fn has_left(&mut self, id: BlobId, bytes: u64, took: Duration) {
+        if let Some(b) = self.blobs.get_mut(id).filter(|b| b.deltas_follow() && took >= MEASURED_TIME) {
+            let rate = (u128::from(bytes) * 1_000_000_000 / took.as_nanos()).min(u64::MAX.into()) as u64;
+            let own = &mut b.rare().link_rate.own;
+            *own = if *own == 0 { rate } else { rate.min(*own) };
+        }
+    }
+
+    /// Takes over to a version that is about to be published at which rate the versions before it left. Returns it.
+    pub(crate) fn take_link_rate(&mut self, record: RecordId, id: BlobId) -> u64 {
+        let newest = self.records.get(record).and_then(|record| self.blobs.get(record.current?));
+        let LinkRate { before, own } =
+            newest.and_then(|b| b.rare.as_ref()).map(|rare| rare.link_rate).unwrap_or_default();
+        let before = if own > 0 { own } else { before };
+        match self.blobs.get_mut(id).filter(|b| b.deltas_follow()) {
+            Some(b) => b.rare().link_rate = LinkRate { before, own: 0 },
+            None => return 0,
+        }
+        before
     }
 
     /// Allows workers of these tenants to read the version, too.

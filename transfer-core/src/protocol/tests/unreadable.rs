@@ -79,7 +79,8 @@ fn it_is_pushed_in_order_and_its_memory_comes_back_when_it_has_landed() {
         pair.copy_all();
         pair.settle();
         let replies = pair.replies(w);
-        let [Reply::Answer { answer: Answer::Pushed { version, report }, .. }, Reply::Returned { .. }] = &replies[..]
+        let [Reply::Answer { answer: Answer::Pushed { version, report, .. }, .. }, Reply::Returned { .. }] =
+            &replies[..]
         else {
             panic!("{replies:?}")
         };

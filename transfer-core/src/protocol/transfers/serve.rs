@@ -33,8 +33,9 @@ pub(crate) struct Serve {
     fetching: Option<BlobId>,
     /// The peer gave the request up while the write was in flight.
     cancelled: bool,
-    /// The write is posted or queued, and owns the reference to the version.
+    /// The write is posted or queued, and owns the reference to the version; and since when.
     writing: bool,
+    pub(crate) posted: Time,
     /// The trace context of the span that asks for the version, if the peer has sent it.
     pub(crate) trace: Option<TraceContext>,
     /// The request waits until the peer has the segment, and is then answered by reference.
@@ -118,6 +119,7 @@ impl Serve {
             fetching: None,
             cancelled: false,
             writing: false,
+            posted: Time::NEVER,
             trace,
             sharing: false,
             cutting: Cutting::Not,
@@ -376,9 +378,9 @@ impl Serve {
     }
 
     /// Begins the write. Takes the slot and the reference out of the request.
-    pub(crate) fn write(&mut self) -> Option<(SlotGrant, BlobId)> {
+    pub(crate) fn write(&mut self, now: Time) -> Option<(SlotGrant, BlobId)> {
         let begun = (self.slot.take()?, self.blob.take()?);
-        self.writing = true;
+        (self.writing, self.posted) = (true, now);
         Some(begun)
     }
 

@@ -100,7 +100,7 @@ fn pull_checks_a_landed_header_against_the_request() {
 fn serve_writes_once_and_cancel_waits_for_the_write() {
     let mut serve = Serve::new(NOW, (key("k"), 7), READER, (4, None), Some(grant(8)), None);
     assert!(serve.fits(8, Some(4)) && !serve.fits(9, Some(4)) && !serve.fits(8, Some(5)) && !serve.fits(8, None));
-    assert!(serve.write().is_none(), "its version is not there");
+    assert!(serve.write(Time(0)).is_none(), "its version is not there");
     let blob: BlobId = Id::from_u64(1);
     let mut serve = Serve::new(NOW, (key("k"), 7), READER, (4, None), None, None);
     assert!(!serve.cancel());
@@ -108,7 +108,7 @@ fn serve_writes_once_and_cancel_waits_for_the_write() {
     assert_eq!((serve.waited_us, serve.waits_for_slot()), (5, Some(blob)));
     serve.grant(grant(8));
     assert_eq!(serve.waits_for_slot(), None);
-    assert!(serve.write().is_some() && serve.write().is_none());
+    assert!(serve.write(Time(0)).is_some() && serve.write(Time(0)).is_none());
     assert!(serve.cancel() && serve.is_cancelled());
 }
 

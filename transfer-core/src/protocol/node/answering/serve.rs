@@ -229,7 +229,7 @@ impl Answering<'_> {
         let Some(serve) = self.transfers.serve(link, index) else { return };
         let spreads = serve.blob.and_then(|blob| self.keys.blob(blob)).is_some_and(|b| self.may_spread(serve, b));
         let Some(serve) = self.transfers.serve_mut(link, index) else { return };
-        let Some((slot, blob)) = serve.write() else { return };
+        let Some((slot, blob)) = serve.write(self.common.latest) else { return };
         let Some(b) = self.keys.blob(blob) else { return };
         let follow = (b.deltas_follow(), spreads);
         let (version, origin) = (b.version, b.trace());
@@ -289,6 +289,9 @@ impl Answering<'_> {
                     origin: blob.trace(),
                 };
                 let (operation, version) = (Operation::Serve, blob.version);
+                if let Some(sent) = serve.fetching() {
+                    self.keys.has_left(sent, bytes, now.since(serve.posted));
+                }
                 let (key, worker, since, trace) = (serve.key(), None, serve.since, serve.trace);
                 replies!(self).note_for_peer(
                     now,

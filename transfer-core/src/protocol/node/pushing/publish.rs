@@ -334,7 +334,8 @@ impl Pushing<'_> {
             in_flight: Duration::ZERO,
             origin: None,
         };
-        let answer = Answer::Pushed { version, report };
+        let link_rate = self.keys.take_link_rate(record, blob);
+        let answer = Answer::Pushed { version, link_rate, report };
         self.keys.set_more_follow(record, more_follow);
         self.keys.prove_base(record, blob, self.config.rules);
         // The operation's reference becomes the publication's. The waiters are served before the pusher is answered,

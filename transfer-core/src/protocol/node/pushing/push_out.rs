@@ -250,7 +250,7 @@ impl Pushing<'_> {
                 origin: None,
             };
             let (path, version, trace) = (l.path(), Some(b.version), b.trace());
-            self.actions.answer(op.session, op.id, Answer::Pushed { version: b.version, report });
+            self.actions.answer(op.session, op.id, Answer::Pushed { version: b.version, link_rate: 0, report });
             self.links.carried_out(link, bytes);
             self.meters.finished(Operation::Push, path, &report);
             let (operation, session, key, outcome) = (Operation::Push, op.session, &op.key, Ok(report));
