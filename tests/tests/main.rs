@@ -17,6 +17,7 @@ mod containers;
 mod copy;
 mod counters;
 mod deadlines;
+mod delta_rates;
 mod deltas;
 mod descriptors;
 mod digests;

@@ -126,7 +126,7 @@ async fn pushes_keep_their_order_where_a_delta_finds_a_full_ring() {
     assert!(pushes.await.into_iter().all(|r| r.is_ok()));
 }
 
-// Promise: deltas, seen to fail
+// Promise: deltas
 #[tokio::test]
 async fn delta_is_made_only_where_the_whole_version_is_not_there_sooner() {
     for (link_rate, whole) in [(0, None), (1, None), (u64::MAX, Some(NoDelta::FastLinks))] {

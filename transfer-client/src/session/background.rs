@@ -182,7 +182,7 @@ impl Session {
 mod tests {
     use super::*;
 
-    // Promise: deltas, seen to fail
+    // Promise: deltas
     #[test]
     fn a_call_is_sent_or_given_up_and_not_both() {
         let (mut call, _done) = BackgroundCall::<()>::new();

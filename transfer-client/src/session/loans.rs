@@ -21,6 +21,8 @@ pub struct Loan {
     pub(crate) push: Push,
     /// The rate at which the versions before it left the node, as the sidecar has answered.
     pub(crate) link_rate: u64,
+    /// Its place in the order in which pushes were sent.
+    sent: u64,
     state: State,
 }
 
@@ -64,7 +66,9 @@ pub(crate) struct Loans {
 
 impl Loans {
     pub(crate) fn lend(&mut self, op: OpId, push: &Push, lent: Lent, along: Vec<u64>, formers: Vec<Arc<Former>>) {
-        self.by_push.insert(op, Loan { lent, along, formers, push: push.clone(), link_rate: 0, state: State::Held });
+        self.next += 1;
+        let (push, sent, state) = (push.clone(), self.next, State::Held);
+        self.by_push.insert(op, Loan { lent, along, formers, push, link_rate: 0, sent, state });
     }
 
     /// Records the ranges into which a fetch lands.
@@ -151,8 +155,8 @@ impl Loans {
 
     /// The push of a key that was sent last and has not come back.
     pub(crate) fn sent_last(&self, key: &Key) -> Option<&Loan> {
-        let of_key = self.by_push.iter().filter(|(_, loan)| loan.push.key == *key);
-        of_key.max_by_key(|(op, _)| **op).map(|(_, loan)| loan)
+        // Numbers of operations come again.
+        self.by_push.values().filter(|loan| loan.push.key == *key).max_by_key(|loan| loan.sent)
     }
 
     /// Takes all loans at the end of a session: the published ones in their order, and the others.

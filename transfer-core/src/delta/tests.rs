@@ -133,7 +133,7 @@ fn steps_in_runs_are_short_and_few_steps_take_no_longer_form() {
     assert_eq!(stepped(&mut std::iter::once(3)), 4 + 1 + 1);
 }
 
-// Promise: deltas, seen to fail
+// Promise: deltas
 #[test]
 fn deltas_in_a_chain_are_applied_together() {
     let mut rng = SmallRng::seed_from_u64(3);
