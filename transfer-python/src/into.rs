@@ -78,10 +78,11 @@ pub(crate) fn begin(
     let arrays = py.import("transferd._landing")?;
     slice.map(slices::of).transpose()?;
     let chosen = arrays.call_method1("destination", (key, into, is_staged))?;
-    let (target, why): (Option<Target<'_>>, Py<PyAny>) = chosen.extract()?;
+    let (at, why): (Py<PyAny>, Py<PyAny>) = chosen.extract()?;
+    let target: Option<Target<'_>> = at.extract(py)?;
     if let Some(OnePlace { tensor, view, buffer }) = target.map(|of| OnePlace::take(py, of)).transpose()?.flatten() {
         let request = landing(fetch, tensor)?.at_view(view);
-        let lender = ViewedBuffer { buffer, array: into.clone().unbind() };
+        let lender = ViewedBuffer { buffer, array: into.clone().unbind(), at };
         return Ok(Box::new(IntoCall::new(request.begin(), lender, about, guard)));
     }
     let into = into.clone().unbind();
@@ -128,6 +129,8 @@ impl Lenders for Py<Buffer> {
 struct ViewedBuffer {
     buffer: Arc<Written>,
     array: Py<PyAny>,
+    /// The target that was made of the array.
+    at: Py<PyAny>,
 }
 
 impl Lenders for ViewedBuffer {
@@ -150,7 +153,7 @@ impl Lenders for ViewedBuffer {
     ) -> PyResult<Py<PyAny>> {
         let made = PyFetchedInto::made(py, self.array.clone_ref(py), &fetched);
         self.put_back(fetched.into_tensor());
-        py.import("transferd._landing")?.call_method1("note_change", (&self.array,))?;
+        py.import("transferd._landing")?.call_method1("arrived", (&self.at, &self.array))?;
         made
     }
 }

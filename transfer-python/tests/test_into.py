@@ -245,6 +245,29 @@ def test_a_tensor_comes_into_any_array(nodes) -> None:
     asyncio.run(run())
 
 
+def move(array: np.ndarray) -> None:
+    """Gives an array other memory, with zeros."""
+    array.__setstate__((1, array.shape, array.dtype, False, bytes(array.nbytes)))
+
+
+# Promise: python-into, seen to fail
+def test_an_array_that_moves_during_its_fetch_is_an_error(nodes) -> None:
+    giver, taker, _ = nodes
+    buffer = taker.empty((256, 256), "float32")
+    array = buffer.numpy()
+    array[:] = 0
+    pending = taker.fetch_later("moves", into=array)
+    move(array)
+    giver.push("moves", np.ones((256, 256), "float32"))
+    with pytest.raises(td.DestinationTorn, match="memory of the array for 'moves' is another one") as raised:
+        pending.result(60)
+    assert raised.value.tensors == ["moves"] and not array.any() and (buffer.numpy() == 1).all() and not buffer.pushed
+    # numpy itself does not resize what it does not own.
+    for check in (True, False):
+        with pytest.raises(ValueError, match="does not own"):
+            buffer.numpy().resize(7, refcheck=check)
+
+
 # Promise: python-into, seen to fail
 def test_an_array_that_does_not_fit_stays_as_it_was(nodes) -> None:
     giver, taker, _ = nodes

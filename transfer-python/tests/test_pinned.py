@@ -154,6 +154,21 @@ def test_what_is_registered_is_pushed_as_what_it_is(outside) -> None:
 
 
 # Promise: python-registered, seen to fail
+def test_numpy_does_not_resize_what_is_registered(outside) -> None:
+    listen, _ = outside
+    with _inside(listen) as c:
+        w = np.zeros(4096, "float32")
+        for registered in (w, w[:]):
+            c.register(registered)
+            for check in (True, False):
+                with pytest.raises(ValueError, match="cannot resize"):
+                    w.resize(8192, refcheck=check)
+            c.unregister(registered)
+        w.resize(8192, refcheck=False)
+        assert w.nbytes == 32768
+
+
+# Promise: python-registered, seen to fail
 def test_no_memory_is_registered_twice(outside) -> None:
     listen, _ = outside
     with _inside(listen) as c, td.embedded(arena="1MiB", name="beside", sidecar=_settings(listen)) as beside:

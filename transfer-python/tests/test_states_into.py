@@ -8,7 +8,7 @@ import pickle
 import numpy as np
 import pytest
 import transferd as td
-from test_into import nodes  # noqa: F401
+from test_into import move, nodes  # noqa: F401
 from test_tensors import address
 from transferd import _calls, _landing
 
@@ -298,6 +298,36 @@ def test_a_sharded_state_that_is_replaced_meanwhile_is_of_one_version(nodes, mon
         got = taker.fetch_state("replaced", into={"model": {"w": own}})
     assert got.version > 1 and (own.numpy() == 1 + got.version).all() and got["step"] == 10 * got.version
     assert (got["plain"].numpy() == 1 + got.version).all() and got["optimizer"]["of0"].numpy().tolist() == [got.version] * 3
+
+
+# Promise: python-into, seen to fail
+@pytest.mark.parametrize("kind", ["state", "slices", "sharded", "sharded slices"])
+def test_an_array_that_moves_while_its_state_comes_is_an_error(nodes, monkeypatch, kind: str) -> None:  # noqa: F811
+    giver, taker, _ = nodes
+    rows = np.ones((256, 256), "float32")
+    if "sharded" in kind:
+        giver.push_state(f"moved {kind}", {"w": td.Shard(rows, rows.shape, (0, 0)), "v": rows}, version=1, rank=0, world_size=1)
+    else:
+        giver.push_state(f"moved {kind}", {"w": rows, "v": rows})
+    buffer = taker.empty((256, 256), "float32")
+    array, chosen, made = buffer.numpy(), _landing._target, []
+    array[:] = 0
+
+    def target(name, place, *described):
+        made.append(chosen(name, place, *described))
+        # That it is a sharded one is found out by a request.
+        if len(made) == (2 if kind == "sharded slices" else 1):
+            move(place)
+        return made[-1]
+
+    slices = {"w": np.s_[:]} if "slices" in kind else None
+    with monkeypatch.context() as patch:
+        patch.setattr(_landing, "_target", target)
+        # Of a sharded state the rest is fetched first, and it is looked at again before the first array is written.
+        with pytest.raises(td.Invalid if kind == "sharded" else td.DestinationTorn, match="memory of the array for 'w' is another one") as raised:
+            taker.fetch_state(f"moved {kind}", into={"w": array}, slices=slices)
+    assert getattr(raised.value, "tensors", ["w"]) == ["w"] and not array.any() and not buffer.pushed
+    assert (buffer.numpy() == (0 if kind == "sharded" else 1)).all()
 
 
 class Refusing(dict):

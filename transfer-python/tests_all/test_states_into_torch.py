@@ -38,3 +38,15 @@ def test_a_state_lands_in_a_module_whose_parameters_lie_in_the_arena(nodes) -> N
     shared.push("again")
     with pytest.raises(td.Invalid, match="pushed already"):
         taker.fetch_state("policy", into=shared.buffers)
+
+
+# Promise: python-registered
+def test_torch_does_not_resize_what_is_registered() -> None:
+    with td.embedded(arena="1MiB", name="registers") as c:
+        for dtype in (torch.float32, torch.bfloat16):
+            w = torch.zeros(64, 64, dtype=dtype)
+            c.register(w)
+            for resize in (lambda w=w: w.resize_(128, 128), lambda w=w: w.untyped_storage().resize_(1 << 16)):
+                with pytest.raises(RuntimeError, match="not resizable"):
+                    resize()
+            c.unregister(w)

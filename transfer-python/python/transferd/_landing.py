@@ -61,6 +61,7 @@ def land(client: _native.Client, key: str, into: Mapping[Any, Any], left: Option
                 raise
             continue
         try:
+            _check_there(targets, places)
             return _state(layout, key, into, places, found, report, ways)
         except Exception as error:
             raise _torn(key, places, error) from error
@@ -96,6 +97,24 @@ def _check_free(key: str, target: Any) -> None:
         raise Error(f"the buffer for {key!r} was pushed already, or fetched into", "pushed", False, "caller", key)
 
 
+def arrived(at: Target, target: Any) -> None:
+    """Checks that what has landed in an array is there, and says to torch that a tensor of its has been written."""
+    name = at[0]
+    try:
+        _check_there([at], {name: target})
+    except Invalid as error:
+        raise _torn(name, {name: target}, error) from error
+    note_change(target)
+
+
+def _check_there(targets: Iterable[Target], arrays: Mapping[str, Any]) -> None:
+    """Raises where an array is not where it was when its fetch began: what has come lies where the array was."""
+    moved = [at[0] for at in targets if _target(at[0], arrays[at[0]], at[2], at[3])[1:] != tuple(at[1:])]
+    if moved:
+        names = f"{', '.join(map(repr, moved[:8]))}{' and others' if len(moved) > 8 else ''}"
+        raise Invalid(f"the memory of the array for {names} is another one than when the fetch began: leave its memory and its shape as they are until the call has ended")
+
+
 def note_change(target: Any) -> None:
     """Says to torch that a tensor of its has been written."""
     if _torch.is_tensor(target):
@@ -121,11 +140,12 @@ def land_sharded(
             places = _places(layout, key, into)
             if not places:
                 return None
+            targets = [_target(name, place, known[name].dtype, known[name].shape) for name, place in places.items()]
             rest, beside = {}, None
             # Before the first array is written.
             if others := [(name, None) for name in known if name not in places]:
                 rest, _, beside = yield client._fetch_sharded(key, others, left(exactly=version), manifest)
-            targets = [_target(name, place, known[name].dtype, known[name].shape) for name, place in places.items()]
+            _check_there(targets, places)
             asked = [(name, None) for name in places]
             (_, _, report), ways = yield client._fetch_sharded_into(key, targets, asked, left(exactly=version), manifest)
         except VersionGone:
@@ -139,6 +159,7 @@ def land_sharded(
                 raise
             continue
         try:
+            _check_there(targets, places)
             state = _state(layout, key, into, places, {**rest, **records}, report, ways)
         except Exception as error:
             raise _torn(key, places, error) from error
@@ -170,6 +191,10 @@ def land_parts(
             (_, version, report), ways = yield client._fetch_sharded_into(key, targets, asked, dict(options), manifest)
     except Invalid:
         return None
+    try:
+        _check_there(targets, into)
+    except Invalid as error:
+        raise _torn(key, into, error) from error
     for target in into.values():
         note_change(target)
     state = State(given, version, report)

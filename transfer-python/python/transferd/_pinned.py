@@ -7,6 +7,7 @@ import contextlib
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -35,6 +36,8 @@ class _Registration:
     buffer: Buffer
     array: Any
     place: tuple[int, int]
+    held: list[Any] = field(default_factory=list)
+    """What has numpy refuse to resize the array meanwhile."""
     current: _Published | None = None
     """As what it is published."""
     frozen: list[Any] = field(default_factory=list)
@@ -97,8 +100,23 @@ def register(client: Any, array: Any) -> _Registration | None:
     buffer = _native._register(client, _memory(array), place[0])
     if buffer is None:
         return None
-    made = _registered(client)[place] = _Registration(buffer, array, place)
+    made = _registered(client)[place] = _Registration(buffer, array, place, _hold(array))
     return made
+
+
+def _hold(array: Any) -> list[Any]:
+    """Has numpy refuse to resize an array, and those of which it is a view, for as long as this is kept. Has torch refuse to resize the storage of a
+    tensor from here on."""
+    if _torch.is_tensor(array):
+        _torch.flat(array)
+        return []
+    held: list[Any] = []
+    numpy = sys.modules.get("numpy")
+    while numpy is not None and isinstance(array, numpy.ndarray):
+        # numpy never resizes an array that has a weak reference.
+        held.append(weakref.ref(array))
+        array = array.base
+    return held
 
 
 def unregister(client: Any, array: Any) -> None:
@@ -311,8 +329,8 @@ class Pinning(_native.Client):
 
         What is pushed of it by `push_pinned` is sent by tcp and verbs from where it lies, and `fetch(..., into=array)` and `fetch_state(..., into=...)` land there as
         in a `Buffer`, also in parts of it. The array has to be writable, and its elements in one piece. It is kept, and counts as pinned memory, until
-        `unregister` or the end of the client. Until then its memory must not be resized, moved or freed: `numpy.ndarray.resize` and
-        `untyped_storage().resize_` of torch do so, which calls for this array find out only later. No memory is registered twice, also not in parts, or by two
+        `unregister` or the end of the client. Until then its memory must not be moved or freed: numpy refuses to resize the array, and torch the
+        storage of the tensor, also later. A tensor that gets another storage is found out by calls for it. No memory is registered twice, also not in parts, or by two
         clients: `Invalid` names both places. An array that is registered already has to have the same elements and shape. It blocks while devices register the memory. Where the sidecar is another process, which cannot reach it, nothing is
         registered: what is pushed and fetched is copied, and the reports count that.
         """
