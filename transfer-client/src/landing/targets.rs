@@ -120,8 +120,10 @@ impl Targets {
         let len_of = |from: &FetchedSlice| from.meta().len_bytes();
         let (long, short): (Vec<_>, Vec<_>) = slices.iter().partition(|(_, from)| len_of(from) >= LONG_BYTES);
         long.into_iter().for_each(copy);
-        let bytes = short.iter().map(|(_, from)| len_of(from)).sum();
-        on_threads(bytes, short.into_iter(), copy);
+        let bytes: u64 = short.iter().map(|(_, from)| len_of(from)).sum();
+        // Each thread takes about a MiB at a time.
+        let at_once = (short.len() << 20).checked_div(bytes as usize).unwrap_or(1).max(1);
+        on_threads(bytes, short.chunks(at_once), |some| some.iter().copied().for_each(copy));
     }
 
     /// The tensors, if the sidecar holds none of them.
