@@ -85,7 +85,8 @@ impl OneCall {
         if self.session.is_forked() {
             return ControlFlow::Break(Err(Error::Forked));
         }
-        if self.item.op.is_none() {
+        let is_sent = self.item.op.is_some();
+        if !is_sent {
             if self.is_cancelled {
                 return ControlFlow::Break(Err(cancelled_unsent()));
             }
@@ -105,7 +106,8 @@ impl OneCall {
         let until = self.limit + ANSWER_GRACE;
         match ended {
             Some(ended) => ControlFlow::Break(ended),
-            None if Instant::now() >= until => {
+            // What was sent just now is not late: that saves a look at the clock.
+            None if is_sent && Instant::now() >= until => {
                 self.session.abandon(self.item.op);
                 ControlFlow::Break(Err(self.no_answer()))
             }
