@@ -145,6 +145,10 @@ impl Boards {
     /// Looks again at tickets that waited for sessions that have ended, as many as one round may. Returns those that are
     /// free now, for [`withdrawn`](transfer_core::protocol::Node::withdrawn), or `None` if there were none to look at.
     pub(super) fn take_free(&mut self) -> Option<Vec<u64>> {
+        // Called in each round, and a session has ended in few of them.
+        if self.by_domain.values().all(|board| board.orphans.is_empty()) {
+            return None;
+        }
         let (mut looks, mut free) = (0, Vec::new());
         for board in self.by_domain.values_mut() {
             while looks < LOOKS_PER_ROUND

@@ -111,6 +111,10 @@ impl Deltas {
 
     /// Returns one that is applied.
     pub(super) fn applied(&mut self) -> Option<Applied> {
+        // Called in each round, and there is mostly none under way.
+        if self.pending == 0 {
+            return None;
+        }
         let applied = self.applied.try_recv().ok()?;
         self.pending -= 1;
         Some(applied)
