@@ -10,7 +10,7 @@
 //! - [`file_size`]: the limit of file sizes.
 //! - [`output`]: output without panics; [`out!`] and [`outln!`] print to standard output, [`errln!`] to standard error.
 //! - [`table`]: text in columns. [`units`]: numbers.
-//! - [`unfinished`]: a file that gets its name when it is complete.
+//! - [`unfinished`]: a file that gets its name when it is complete, and other files for output.
 //! - [`shells`]: completions and manual pages.
 #![forbid(unsafe_code)]
 // They panic where their output cannot be written.

@@ -14,7 +14,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use std::ffi::{CStr, OsStr, OsString};
 use std::fs::File;
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -116,6 +116,67 @@ impl Unfinished {
         renamed?;
         *part = None;
         Ok(())
+    }
+}
+
+/// A file that a user has named for output.
+#[derive(Debug)]
+pub enum OutputFile {
+    /// A file that gets its name when it is complete. An existing one stays until then.
+    New(Unfinished),
+    /// A pipe, a device or the standard output, which cannot be replaced.
+    Stream(File),
+}
+
+impl OutputFile {
+    /// Makes sure that it can be written. Through a symbolic link: its target is replaced, not the link. Opening a pipe blocks
+    /// until there is a reader.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn begin(path: &Path) -> io::Result<OutputFile> {
+        let path = match path.canonicalize() {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => path.to_owned(),
+            found => found?,
+        };
+        if path.exists() && !path.is_file() {
+            return Ok(OutputFile::Stream(File::options().write(true).open(&path)?));
+        }
+        let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+        let name = path.file_name().unwrap_or_default();
+        Ok(OutputFile::New(Unfinished::begin(File::open(folder)?.into(), name)?))
+    }
+
+    /// The file, for writing.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        match self {
+            OutputFile::New(file) => file.file(),
+            OutputFile::Stream(file) => file,
+        }
+    }
+
+    /// Gives it its name, as [`Unfinished::finish`] does.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn finish(self, replace: bool) -> io::Result<()> {
+        match self {
+            OutputFile::New(file) => file.finish(replace),
+            OutputFile::Stream(_) => Ok(()),
+        }
+    }
+
+    /// Writes all of it. An existing file is replaced.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn finish_with(self, text: &str) -> io::Result<()> {
+        self.file().write_all(text.as_bytes())?;
+        if let OutputFile::New(file) = &self {
+            file.file().sync_all()?;
+        }
+        self.finish(true)
     }
 }
 
@@ -317,5 +378,18 @@ mod tests {
             assert_eq!(replace(begin), Ok(list(4)));
             rustix::fs::removexattr(&path, ACL).unwrap();
         }
+    }
+
+    #[test]
+    fn unwritable_file_is_an_error_at_the_start_and_an_old_one_stays_until_the_end() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(OutputFile::begin(&folder.path().join("nowhere/chart.svg")).is_err());
+        assert!(OutputFile::begin(folder.path()).is_err(), "a folder");
+        let path = folder.path().join("chart.svg");
+        std::fs::write(&path, "old").unwrap();
+        let file = OutputFile::begin(&path).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "old");
+        file.finish_with("new").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "new");
     }
 }

@@ -30,6 +30,13 @@ impl Root {
         }
     }
 
+    /// Makes the directory at that path if it is missing, and opens it.
+    pub(super) fn make(path: &Path) -> Result<Root, FilesError> {
+        let failed = |source| FilesError::File { what: "make the directory", path: path.to_owned(), source };
+        std::fs::create_dir_all(path).map_err(failed)?;
+        Root::open(path)
+    }
+
     /// The path of a name below it, for messages: this opens nothing.
     pub(super) fn path_of(&self, name: &str) -> PathBuf {
         self.path.join(name)

@@ -9,6 +9,7 @@ use crate::admin::Target;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use transfer_client::{Client, Fetch};
 use transfer_terminal::units::duration;
 
 /// The options of `transferctl fetch`.
@@ -94,6 +95,16 @@ pub(super) enum Shape {
 }
 
 impl Options {
+    /// A fetch of the version that is asked for.
+    pub(super) fn of_version<T>(&self, fetch: Fetch<Client, T>) -> Fetch<Client, T> {
+        let fetch = fetch.timeout(self.timeout);
+        match (self.exactly, self.at_least) {
+            (Some(version), _) => fetch.exactly(version),
+            (None, Some(version)) => fetch.at_least(version),
+            (None, None) => fetch.latest(),
+        }
+    }
+
     /// The shape of the output.
     pub(super) fn shape(&self) -> Result<Shape, FilesError> {
         let one = self.key.is_some();

@@ -17,7 +17,6 @@ use super::target::{Handle, Target};
 use super::{blocking, names};
 use crate::error::Error;
 use indicatif::ProgressBar;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,6 +30,7 @@ const IN_FLIGHT: usize = 16;
 const IN_FLIGHT_BYTES: u64 = 256 << 20;
 
 /// The state of fetching.
+#[derive(Clone)]
 pub(super) struct Fetching {
     client: Client,
     options: Arc<Options>,
@@ -102,7 +102,6 @@ impl Fetching {
     /// Makes a job for each file below a directory. A key that cannot be a file name counts as failed, and the other
     /// jobs are made.
     fn below(&self, mut wanted: Vec<Wanted>, story: &mut Story) -> Result<Vec<Job>, Error> {
-        let out = &self.options.out;
         wanted.retain(|one| match names::safe(&one.key, self.name_of(&one.key)) {
             Ok(_) => true,
             Err(error) => {
@@ -115,9 +114,7 @@ impl Fetching {
         if wanted.is_empty() {
             return Ok(Vec::new());
         }
-        let failed = |source| FilesError::File { what: "make the directory", path: out.clone(), source };
-        std::fs::create_dir_all(out).map_err(failed)?;
-        let root = Arc::new(Root::open(out)?);
+        let root = Arc::new(Root::make(&self.options.out)?);
         let places: Vec<_> = names.iter().map(|name| Destination::Below(root.clone(), (*name).to_owned())).collect();
         Ok(wanted.into_iter().zip(places).map(|(wanted, to)| Job { wanted, held: None, to }).collect())
     }
@@ -235,26 +232,7 @@ impl Fetching {
                 begun(blocking(move || Target::below(&root, &name, force)).await?)?
             }
             Destination::Part(handle, offset) => (None, Some((handle, offset))),
-            Destination::Stdout => {
-                let tensor = self.fetch(&key, listed.as_ref()).await?;
-                let digest = self.check(&key, &tensor).await?;
-                if let Some(pieces) = Pieces::of(&key, &tensor)? {
-                    let report = self.pieces(&key, &tensor, &pieces, None).await?;
-                    return Ok(Done {
-                        key,
-                        tensor,
-                        meta: pieces.meta,
-                        report,
-                        took: started.elapsed(),
-                        digest,
-                        file: None,
-                    });
-                }
-                let bytes = tensor.clone();
-                blocking(move || to_stdout(bytes.as_bytes())).await?;
-                let (meta, report) = (tensor.meta().clone(), *tensor.report());
-                return Ok(Done { key, tensor, meta, report, took: started.elapsed(), digest, file: None });
-            }
+            Destination::Stdout => begun(Target::stdout()?)?,
             Destination::Here => (None, None),
         };
         let tensor = match held {
@@ -271,7 +249,7 @@ impl Fetching {
             expect(&self.progress, meta.len_bytes());
         }
         if let (Some((handle, offset)), Some(pieces)) = (&part, &pieces) {
-            report = self.pieces(&key, &tensor, pieces, Some((handle, *offset))).await?;
+            report = self.pieces(&key, &tensor, pieces, handle, *offset).await?;
             let (handle, is_whole) = (handle.clone(), target.is_some());
             blocking(move || if is_whole { handle.store() } else { Ok(()) }).await?;
         } else if let Some((handle, offset)) = part {
@@ -291,21 +269,22 @@ impl Fetching {
             })
             .await?;
         }
-        let file = target.map(Target::finish).transpose()?;
+        // The standard output has no name.
+        let file = target.map(Target::finish).transpose()?.filter(|file| file != Path::new("-"));
         Ok(Done { key, tensor, meta, report, took: started.elapsed(), digest, file })
     }
 
-    /// Fetches the pieces of a tensor in order, compares each with its digest, and writes it to the standard output, or
-    /// at its place of a file. Returns the report of all together.
+    /// Fetches the pieces of a tensor in order, compares each with its digest, and writes it at its place. Returns the report of
+    /// all together.
     async fn pieces(
         &self,
         key: &str,
         list: &Tensor,
         pieces: &Pieces,
-        to: Option<(&Handle, u64)>,
+        to: &Handle,
+        offset: u64,
     ) -> Result<Report, Error> {
-        let mut report = *list.report();
-        let mut at = to.map_or(0, |(_, offset)| offset);
+        let (mut report, mut at) = (*list.report(), offset);
         for (n, piece) in (0..).zip(&pieces.pieces) {
             let name = pieces::key_of(key, n);
             let gone = || FilesError::PieceGone { key: key.to_owned(), version: list.version(), piece: name.clone() };
@@ -326,14 +305,12 @@ impl Fetching {
             report.queued += tensor.report().queued;
             report.waited += tensor.report().waited;
             report.in_flight += tensor.report().in_flight;
-            let (to, progress, verify) =
-                (to.map(|(handle, _)| handle.clone()), self.progress.clone(), self.options.verify);
+            let (handle, progress, verify) = (to.clone(), self.progress.clone(), self.options.verify);
             let (wanted, bytes, error) = (piece.digest(), piece.bytes, gone());
             blocking(move || {
                 if Some(digest::of_bytes(tensor.as_bytes())) != wanted {
                     return Err(error);
                 }
-                let Some(handle) = to else { return to_stdout(tensor.as_bytes()) };
                 handle.write_and_tell(tensor.as_bytes(), at, &|n| progress.inc(n))?;
                 match (verify, wanted) {
                     (true, Some(wanted)) => digest::same(&name, &wanted, &handle.digest(at, bytes)?),
@@ -353,12 +330,7 @@ impl Fetching {
     }
 
     async fn fetch(&self, key: &str, listed: Option<&Listed>) -> Result<Tensor, Error> {
-        let fetch = self.client.fetch(key).timeout(self.options.timeout);
-        let fetch = match (self.options.exactly, self.options.at_least) {
-            (Some(version), _) => fetch.exactly(version),
-            (None, Some(version)) => fetch.at_least(version),
-            (None, None) => fetch.latest(),
-        };
+        let fetch = self.options.of_version(self.client.fetch(key));
         let tensor =
             self.proved(fetch).await.map_err(|source| Error::Call { what: "fetch", key: key.to_owned(), source })?;
         match listed {
@@ -396,14 +368,6 @@ impl Fetching {
     }
 }
 
-impl Clone for Fetching {
-    fn clone(&self) -> Fetching {
-        let Fetching { client, options, shape, digests, progress } = self;
-        let (client, options, digests) = (client.clone(), options.clone(), digests.clone());
-        Fetching { client, options, shape: *shape, digests, progress: progress.clone() }
-    }
-}
-
 /// Reports the end of a job. Returns whether the whole is still possible.
 fn tell(ended: Ended, story: &mut Story, options: &Options) -> bool {
     match ended {
@@ -431,10 +395,4 @@ fn tell(ended: Ended, story: &mut Story, options: &Options) -> bool {
             false
         }
     }
-}
-
-pub(super) fn to_stdout(bytes: &[u8]) -> Result<(), FilesError> {
-    let mut out = io::stdout().lock();
-    let written = out.write_all(bytes).and_then(|()| out.flush());
-    written.map_err(|source| FilesError::File { what: "write", path: PathBuf::from("-"), source })
 }

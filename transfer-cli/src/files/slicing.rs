@@ -7,13 +7,13 @@ use super::fetch_options::{Options, Shape};
 use super::safetensors::Layout;
 use super::story::{Failed, FileLine, Story};
 use super::target::{Handle, Target};
-use super::{blocking, fetching, names, pieces};
+use super::{blocking, names, pieces};
 use crate::error::Error;
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Instant;
-use transfer_client::{Client, DType, Fetch, FetchedSlice, ParseSliceError, Slice, s};
+use transfer_client::{Client, DType, FetchedSlice, ParseSliceError, Slice, s};
 
 /// One `--slice` of the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,7 +96,7 @@ pub(super) async fn run(options: &Options, shape: Shape) -> Result<(), Error> {
                     took: began.elapsed(),
                     digest: digest.as_ref(),
                     verified: options.verify,
-                    file: file.as_deref().and_then(Path::to_str),
+                    file: file.as_deref().and_then(Path::to_str).filter(|_| shape != Shape::Stdout),
                 });
             }
         }
@@ -117,7 +117,8 @@ async fn fetch_and_write(
             let (out, force) = (options.out.clone(), options.force);
             Some(blocking(move || Target::begin(&out, force)).await?)
         }
-        Shape::Stdout | Shape::Directory => None,
+        Shape::Stdout => Some(Target::stdout()?),
+        Shape::Directory => None,
     };
     // It only reads, so it needs no arena.
     let client = options.worker.connect(0).await?;
@@ -126,7 +127,6 @@ async fn fetch_and_write(
     let write = move || {
         let written = match target {
             Some(target) => write_file(&options, target, &slices, shape)?,
-            None if shape == Shape::Stdout => write_to_stdout(&slices)?,
             None => write_directory(&options, &slices)?,
         };
         Ok(slices.into_iter().zip(written).collect())
@@ -138,24 +138,15 @@ async fn fetch(client: &Client, options: &Options, key: &str, wanted: &Wanted) -
     let failed = |source| Error::Call { what: "fetch", key: key.to_owned(), source };
     match wanted {
         Wanted::Tensor(slice) => {
-            let fetched = of_version(client.fetch(key), options).slice(slice.clone()).await.map_err(failed)?;
+            let fetched = options.of_version(client.fetch(key)).slice(slice.clone()).await.map_err(failed)?;
             not_in_pieces(client, options, key, &fetched).await?;
             Ok(vec![(key.to_owned(), fetched)])
         }
         Wanted::State(slices) => {
-            let fetched = of_version(client.fetch_bundle(key), options).slices(slices.iter().cloned());
+            let fetched = options.of_version(client.fetch_bundle(key)).slices(slices.iter().cloned());
             let fetched = fetched.await.map_err(failed)?;
             Ok(fetched.iter().map(|(name, slice)| (name.to_owned(), slice.clone())).collect())
         }
-    }
-}
-
-fn of_version<T>(fetch: Fetch<Client, T>, options: &Options) -> Fetch<Client, T> {
-    let fetch = fetch.timeout(options.timeout);
-    match (options.exactly, options.at_least) {
-        (Some(version), _) => fetch.exactly(version),
-        (None, Some(version)) => fetch.at_least(version),
-        (None, None) => fetch.latest(),
     }
 }
 
@@ -179,11 +170,6 @@ async fn not_in_pieces(client: &Client, options: &Options, key: &str, slice: &Fe
 
 fn elements(slice: &FetchedSlice) -> Cow<'_, [u8]> {
     if slice.is_contiguous() { Cow::Borrowed(slice.as_bytes()) } else { Cow::Owned(slice.to_contiguous()) }
-}
-
-fn write_to_stdout(slices: &[Named]) -> Result<Vec<Written>, FilesError> {
-    let write = |(_, slice): &Named| fetching::to_stdout(&elements(slice)).map(|()| (None, None));
-    slices.iter().map(write).collect()
 }
 
 /// Writes one file: the elements of one slice, or a file of safetensors.
@@ -211,10 +197,7 @@ fn write_file(options: &Options, target: Target, slices: &[Named], shape: Shape)
 fn write_directory(options: &Options, slices: &[Named]) -> Result<Vec<Written>, FilesError> {
     slices.iter().try_for_each(|(name, _)| names::safe(name, name).map(drop))?;
     names::distinct(slices.iter().map(|(name, _)| name.as_str()))?;
-    let out = &options.out;
-    let failed = |source| FilesError::File { what: "make the directory", path: out.clone(), source };
-    std::fs::create_dir_all(out).map_err(failed)?;
-    let root = Root::open(out)?;
+    let root = Root::make(&options.out)?;
     let write = |slice: &Named| {
         let target = Target::below(&root, &slice.0, options.force)?;
         let handle = target.handle()?;

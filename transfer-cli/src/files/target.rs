@@ -7,27 +7,20 @@ use super::error::FilesError;
 use super::input::{PART_BYTES, what_it_is};
 use rustix::fs::{Advice, AtFlags, FallocateFlags, FileType, fadvise, fallocate, statat};
 use rustix::io::Errno;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use transfer_terminal::unfinished::Unfinished;
+use transfer_terminal::unfinished::{OutputFile, Unfinished};
 
 /// A file that is being written. If it is dropped before [`Target::finish`], nothing is left.
 #[derive(Debug)]
 pub(crate) struct Target {
     path: PathBuf,
-    to: To,
+    to: OutputFile,
     force: bool,
-}
-
-#[derive(Debug)]
-enum To {
-    /// It gets its name when it is complete.
-    New(Unfinished),
-    /// A pipe or a device, which cannot be replaced.
-    Stream(File),
 }
 
 impl Target {
@@ -45,22 +38,21 @@ impl Target {
             Ok(about) if about.is_dir() => {
                 return Err(FilesError::NotRegular { path, what: what_it_is(FileType::from_raw_mode(about.mode())) });
             }
-            Ok(about) if !about.is_file() => {
-                let file = OpenOptions::new().write(true).open(&path).map_err(failed)?;
-                return Ok(Target { path, to: To::Stream(file), force });
-            }
-            Ok(_) if !force => return Err(FilesError::Exists { path }),
-            Ok(_) => {}
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            Err(e) => return Err(failed(e)),
+            Ok(about) if about.is_file() && !force => return Err(FilesError::Exists { path }),
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(failed(e)),
+            _ => {}
         }
-        let folder = match path.parent() {
-            Some(folder) if folder != Path::new("") => folder,
-            _ => Path::new("."),
-        };
-        let name = path.file_name().unwrap_or_default();
-        let file = File::open(folder).and_then(|folder| Unfinished::begin(folder.into(), name)).map_err(failed)?;
-        Ok(Target { path, to: To::New(file), force })
+        let to = OutputFile::begin(&path).map_err(failed)?;
+        Ok(Target { path, to, force })
+    }
+
+    /// The standard output.
+    pub(super) fn stdout() -> Result<Target, FilesError> {
+        let path = PathBuf::from("-");
+        match io::stdout().as_fd().try_clone_to_owned() {
+            Ok(stdout) => Ok(Target { path, to: OutputFile::Stream(stdout.into()), force: false }),
+            Err(source) => Err(FilesError::File { what: "write", path, source }),
+        }
     }
 
     /// Begins a file of that name below a directory, with `/` between names. Directories on the path are made; no
@@ -76,19 +68,15 @@ impl Target {
             Err(e) => return Err(failed(e.into())),
         }
         let file = Unfinished::begin(folder, name.as_ref()).map_err(failed)?;
-        Ok(Target { path, to: To::New(file), force })
+        Ok(Target { path, to: OutputFile::New(file), force })
     }
 
     /// A handle for writing on a thread that may block. The file stays with this object.
     ///
     /// Its clones share the descriptor, because there may be thousands.
     pub(crate) fn handle(&self) -> Result<Handle, FilesError> {
-        let (file, is_stream) = match &self.to {
-            To::New(file) => (file.file(), false),
-            To::Stream(file) => (file, true),
-        };
-        let path = self.path.clone();
-        match file.try_clone() {
+        let (path, is_stream) = (self.path.clone(), matches!(self.to, OutputFile::Stream(_)));
+        match self.to.file().try_clone() {
             Ok(file) => Ok(Handle { file: Arc::new(file), path, is_stream }),
             Err(source) => Err(FilesError::File { what: "write", path, source }),
         }
@@ -101,9 +89,7 @@ impl Target {
             io::ErrorKind::AlreadyExists => FilesError::Exists { path: path.clone() },
             _ => FilesError::File { what: "write", path: path.clone(), source },
         };
-        if let To::New(file) = to {
-            file.finish(force).map_err(failed)?;
-        }
+        to.finish(force).map_err(failed)?;
         Ok(path)
     }
 }
@@ -117,16 +103,13 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    /// Writes bytes at an offset. A pipe or device has only one: its beginning.
+    /// Writes bytes at an offset. A pipe or device has none: there bytes are written one after the other.
     pub(crate) fn write(&self, bytes: &[u8], offset: u64) -> Result<(), FilesError> {
         self.write_and_tell(bytes, offset, &|_| ())
     }
 
     /// Writes bytes at an offset like [`Handle::write`], and reports the length of each part.
     pub(super) fn write_and_tell(&self, bytes: &[u8], offset: u64, progress: &dyn Fn(u64)) -> Result<(), FilesError> {
-        if self.is_stream && offset > 0 {
-            return Err(self.failed("write", self.has_no_places()));
-        }
         let mut at = offset;
         for part in bytes.chunks(PART_BYTES) {
             let written = match self.is_stream {
@@ -281,7 +264,8 @@ mod tests {
         let null = Target::begin("/dev/null".as_ref(), true).unwrap();
         let handle = null.handle().unwrap();
         handle.write(b"x", 0).unwrap();
-        assert!(handle.write(b"x", 1).is_err() && handle.reserve(1).is_err() && handle.digest(0, 1).is_err());
+        handle.write(b"x", 1).unwrap();
+        assert!(handle.reserve(1).is_err() && handle.digest(0, 1).is_err());
         handle.store().unwrap();
         null.finish().unwrap();
         assert!(!Path::new("/dev/null").metadata().unwrap().is_file());

@@ -5,28 +5,29 @@ use super::error::PerfError;
 use super::sweep::{Axes, Axis, Parameter, Point};
 use super::terms::Measure;
 use std::path::{Path, PathBuf};
-use transfer_terminal::chart::{self, Chart, Corner, Line, Panel, Tick};
+use transfer_terminal::chart::{Chart, Corner, Line, Panel, Tick};
+use transfer_terminal::unfinished::OutputFile;
 use transfer_terminal::units::bytes;
 
 /// The output file of a chart.
 #[derive(Debug)]
 pub(super) struct File {
     path: PathBuf,
-    file: chart::File,
+    file: OutputFile,
 }
 
 impl File {
     /// Makes sure that the file can be written. An existing file stays until [`File::finish`].
     pub(super) fn begin(path: &Path) -> Result<File, PerfError> {
         let failed = |source| PerfError::File { path: path.to_owned(), source };
-        Ok(File { path: path.to_owned(), file: chart::File::begin(path).map_err(failed)? })
+        Ok(File { path: path.to_owned(), file: OutputFile::begin(path).map_err(failed)? })
     }
 
     /// Draws the chart, and writes it.
     pub(super) fn finish(self, axes: &Axes, points: &[Point], rows: &[Row], foot: String) -> Result<(), PerfError> {
         let chart = Chart { panels: vec![panel(axes, points, rows)], foot };
         let text = chart.to_svg().map_err(|error| PerfError::Chart { why: error.why })?;
-        self.file.finish(&text).map_err(|source| PerfError::File { path: self.path, source })
+        self.file.finish_with(&text).map_err(|source| PerfError::File { path: self.path, source })
     }
 }
 

@@ -1,12 +1,9 @@
 //! Charts of measurements, for a page. They are SVG, so that they stay sharp, can be compared line by line in a
 //! repository, and follow the reader's choice of light or dark.
 //!
-//! - this file: what a chart shows. - `draw`: the drawing. - [`File`]: the output file.
+//! - this file: what a chart shows. - `draw`: the drawing.
 
 mod draw;
-mod file;
-
-pub use file::File;
 
 /// A chart: panels, one below the other, and a line of text at the foot.
 #[derive(Debug, Clone)]

@@ -3,20 +3,21 @@
 use crate::error::BenchError;
 use crate::machine::Machine;
 use std::path::{Path, PathBuf};
-use transfer_terminal::chart::{self, Chart};
+use transfer_terminal::chart::Chart;
+use transfer_terminal::unfinished::OutputFile;
 
 /// The output file of a chart. An existing file stays until [`ChartFile::finish`].
 #[derive(Debug)]
 pub(super) struct ChartFile {
     path: PathBuf,
-    file: chart::File,
+    file: OutputFile,
 }
 
 impl ChartFile {
     /// Makes sure that the file can be written.
     pub(super) fn begin(path: &Path) -> Result<ChartFile, BenchError> {
         let failed = |source| BenchError::File { what: "write", path: path.to_owned(), source };
-        Ok(ChartFile { path: path.to_owned(), file: chart::File::begin(path).map_err(failed)? })
+        Ok(ChartFile { path: path.to_owned(), file: OutputFile::begin(path).map_err(failed)? })
     }
 
     /// Draws the chart, with the machine and the number of runs at its foot, and writes it.
@@ -25,7 +26,7 @@ impl ChartFile {
         chart.foot =
             format!("{}, {} cores, Linux {}; medians of {runs} runs", machine.cpu, machine.cores, machine.kernel);
         let svg = chart.to_svg().map_err(|error| BenchError::Chart { why: error.why })?;
-        self.file.finish(&svg).map_err(|source| BenchError::File { what: "write", path: self.path, source })
+        self.file.finish_with(&svg).map_err(|source| BenchError::File { what: "write", path: self.path, source })
     }
 }
 
