@@ -1,9 +1,9 @@
 //! The validity of certificates. Only a handshake shows whether they are trusted.
 
-use super::found;
+use super::{fail, ok, warn};
+use crate::doctor::Finding;
 use crate::doctor::facts::Facts;
 use crate::doctor::facts::certificate::Certificate;
-use crate::doctor::{Finding, Verdict};
 use std::path::Path;
 use std::time::Duration;
 use transfer_terminal::units::age;
@@ -17,11 +17,11 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
     let one = |file: &crate::doctor::facts::certificate::CertificateFile| match &file.found {
         Err(why) => {
             let text = format!("{} cannot be read: {why}", file.path.display());
-            found(CHECK, Verdict::Fail, text, Some("Give a file of certificates in PEM that you may read"))
+            fail(CHECK, text, "Give a file of certificates in PEM that you may read")
         }
         Ok(none) if none.is_empty() => {
             let text = format!("there is no certificate in {}", file.path.display());
-            found(CHECK, Verdict::Fail, text, Some("Give a file of certificates in PEM: -----BEGIN CERTIFICATE-----"))
+            fail(CHECK, text, "Give a file of certificates in PEM: -----BEGIN CERTIFICATE-----")
         }
         Ok(certificates) => certificates.iter().flat_map(|one| judge(&file.path, one, facts.now_s)).collect(),
     };
@@ -35,16 +35,16 @@ fn judge(path: &Path, certificate: &Certificate, now_s: i64) -> Vec<Finding> {
     match until_s.saturating_sub(now_s) {
         _ if now_s < *from_s => {
             let text = format!("{name} is not valid yet, for {}", time(from_s.saturating_sub(now_s)));
-            found(CHECK, Verdict::Fail, text, Some("Look at this host's clock, and at the one where it was made"))
+            fail(CHECK, text, "Look at this host's clock, and at the one where it was made")
         }
         left if left < 0 => {
             let text = format!("{name} has expired {} ago", time(left));
-            found(CHECK, Verdict::Fail, text, Some("Put a new one in its place: nobody accepts this one"))
+            fail(CHECK, text, "Put a new one in its place: nobody accepts this one")
         }
         left if left < SOON_S => {
             let text = format!("{name} expires in {}", time(left));
-            found(CHECK, Verdict::Warn, text, Some("Put a new one in its place before"))
+            warn(CHECK, text, "Put a new one in its place before")
         }
-        left => found(CHECK, Verdict::Ok, format!("{name} is good for {}", time(left)), None),
+        left => ok(CHECK, format!("{name} is good for {}", time(left))),
     }
 }

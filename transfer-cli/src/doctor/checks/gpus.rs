@@ -1,6 +1,6 @@
 //! Checks of GPUs, and of what workers can do with them.
 
-use super::found;
+use super::{found, ok, warn};
 use crate::doctor::facts::Facts;
 use crate::doctor::{Finding, Verdict};
 use crate::gpus::registration;
@@ -10,11 +10,11 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
     let gpus = match &facts.gpus.found {
         Ok(gpus) => gpus,
         // A host without a GPU is fine.
-        Err(why) if !facts.gpus.in_kernel => return found("GPU", Verdict::Ok, format!("none is used: {why}"), None),
+        Err(why) if !facts.gpus.in_kernel => return ok("GPU", format!("none is used: {why}")),
         Err(why) => {
             let advice = "The kernel has the NVIDIA driver: give this process the driver's libraries and files (in a container: the NVIDIA \
                           container toolkit, `--gpus all`)";
-            return found("GPU", Verdict::Warn, why.to_string(), Some(advice));
+            return warn("GPU", why.to_string(), advice);
         }
     };
     let one = |gpu: &transfer_cuda::DeviceReport| {

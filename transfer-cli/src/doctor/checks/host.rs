@@ -1,6 +1,6 @@
 //! Checks of the host: its kernel, and the limits of a process.
 
-use super::found;
+use super::{fail, found, ok, warn};
 use crate::doctor::facts::Facts;
 use crate::doctor::{Finding, Verdict};
 use transfer_terminal::units::bytes;
@@ -16,28 +16,26 @@ pub(super) fn kernel(facts: &Facts) -> Vec<Finding> {
     let mut findings = match version(release) {
         Some(version) if version < OLDEST_KERNEL => {
             let advice = "Take a host with Linux 5.14 or later";
-            found("kernel", Verdict::Fail, format!("Linux {release} is too old"), Some(advice))
+            fail("kernel", format!("Linux {release} is too old"), advice)
         }
-        Some(_) => found("kernel", Verdict::Ok, format!("Linux {release}"), None),
+        Some(_) => ok("kernel", format!("Linux {release}")),
         None => found("kernel", Verdict::Warn, format!("{release:?} is no release of Linux that this knows"), None),
     };
     for (what, there) in &facts.host.needed {
         findings.extend(match there {
-            Ok(()) if *what == "memfd with seals" => {
-                found("kernel", Verdict::Ok, format!("{what}: there, so /dev/shm is not needed"), None)
-            }
-            Ok(()) => found("kernel", Verdict::Ok, format!("{what}: there"), None),
+            Ok(()) if *what == "memfd with seals" => ok("kernel", format!("{what}: there, so /dev/shm is not needed")),
+            Ok(()) => ok("kernel", format!("{what}: there")),
             Err(why) => {
                 let advice = "Nothing goes without it: look whether a container's seccomp profile forbids it";
-                found("kernel", Verdict::Fail, format!("{what}: {why}"), Some(advice))
+                fail("kernel", format!("{what}: {why}"), advice)
             }
         });
     }
     findings.extend(match &facts.host.pidfd {
-        Ok(()) => found("kernel", Verdict::Ok, "pidfd: there", None),
+        Ok(()) => ok("kernel", "pidfd: there"),
         Err(why) => {
             let advice = "A worker's end is noticed by its socket instead; look whether a container's seccomp profile forbids it";
-            found("kernel", Verdict::Warn, format!("pidfd: {why}"), Some(advice))
+            warn("kernel", format!("pidfd: {why}"), advice)
         }
     });
     findings
@@ -55,7 +53,7 @@ pub(super) fn huge_pages(facts: &Facts) -> Vec<Finding> {
     if used.is_empty() {
         let text =
             "none are reserved: with --huge-pages the sidecar takes ordinary pages, and asks for transparent huge ones";
-        return found("huge pages", Verdict::Ok, text, None);
+        return ok("huge pages", text);
     }
     let one = |pool: &&crate::doctor::facts::host::HugePool| {
         let text = format!("{} of {}, {} free", pool.pages, bytes(pool.page_bytes), pool.free);
@@ -63,9 +61,9 @@ pub(super) fn huge_pages(facts: &Facts) -> Vec<Finding> {
             0 => {
                 let advice = "All are taken, so the next segment of a sidecar with --huge-pages gets ordinary ones; reserve more in \
                               /proc/sys/vm/nr_hugepages";
-                found("huge pages", Verdict::Warn, text, Some(advice))
+                warn("huge pages", text, advice)
             }
-            _ => found("huge pages", Verdict::Ok, text, None),
+            _ => ok("huge pages", text),
         }
     };
     used.iter().flat_map(one).collect()
@@ -75,11 +73,11 @@ pub(super) fn open_files(facts: &Facts) -> Vec<Finding> {
     let Some(limit) = facts.socket.process().and_then(|process| process.open_files) else { return vec![] };
     let text = format!("the sidecar may have {limit}");
     match limit < OPEN_FILES {
-        false => found("open files", Verdict::Ok, text, None),
+        false => ok("open files", text),
         true => {
             let advice = "Raise RLIMIT_NOFILE (LimitNOFILE= in the systemd unit, --ulimit nofile= for a container): each worker and each \
                           segment takes some";
-            found("open files", Verdict::Warn, text, Some(advice))
+            warn("open files", text, advice)
         }
     }
 }

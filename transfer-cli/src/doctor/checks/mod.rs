@@ -48,6 +48,18 @@ pub(super) const ALL: [fn(&Facts) -> Vec<Finding>; 23] = [
     peer::all,
 ];
 
+fn ok(check: &'static str, text: impl Into<String>) -> Vec<Finding> {
+    found(check, Verdict::Ok, text, None)
+}
+
+fn warn(check: &'static str, text: impl Into<String>, advice: &str) -> Vec<Finding> {
+    found(check, Verdict::Warn, text, Some(advice))
+}
+
+fn fail(check: &'static str, text: impl Into<String>, advice: &str) -> Vec<Finding> {
+    found(check, Verdict::Fail, text, Some(advice))
+}
+
 fn found(check: &'static str, verdict: Verdict, found: impl Into<String>, advice: Option<&str>) -> Vec<Finding> {
     vec![Finding { check, verdict, found: found.into(), advice: advice.map(str::to_owned) }]
 }

@@ -1,6 +1,6 @@
 //! Transfers of real bytes: whether they arrive, by which path, and why not by a better one.
 
-use super::found;
+use super::{fail, found, ok, warn};
 use crate::doctor::facts::Facts;
 use crate::doctor::facts::moved::Moved;
 use crate::doctor::facts::peer::{Direction, Peer};
@@ -19,10 +19,10 @@ pub(super) fn here(facts: &Facts) -> Vec<Finding> {
             let text = format!("from worker to worker: {}", told(moved));
             match (moved.same, moved.fabric, moved.copied) {
                 (Some(false), ..) => corrupt(CHECK, text),
-                (_, FabricKind::Local, 0) => found(CHECK, Verdict::Ok, text, None),
+                (_, FabricKind::Local, 0) => ok(CHECK, text),
                 _ => {
                     let advice = "On one node it should go by reference, and no byte be copied; please report this";
-                    found(CHECK, Verdict::Warn, text, Some(advice))
+                    warn(CHECK, text, advice)
                 }
             }
         }
@@ -50,7 +50,7 @@ pub(super) fn between(facts: &Facts, peer: &Peer) -> Vec<Finding> {
                  instance `transferctl push KEY FILE`",
             ),
         };
-        return found(CHECK, Verdict::Warn, text, Some(advice));
+        return warn(CHECK, text, advice);
     }
     let one = |(way, moved): &(Direction, Result<Moved, Error>)| {
         let way = match way {
@@ -69,11 +69,11 @@ pub(super) fn between(facts: &Facts, peer: &Peer) -> Vec<Finding> {
                 }
                 match (moved.same, why) {
                     (Some(false), _) => corrupt(CHECK, text),
-                    (_, None) => found(CHECK, Verdict::Ok, text, None),
+                    (_, None) => ok(CHECK, text),
                     (_, Some(_)) => {
                         let advice =
                             "What is in the way of the better one, `transferctl doctor` says on the node that lacks it";
-                        found(CHECK, Verdict::Warn, text, Some(advice))
+                        warn(CHECK, text, advice)
                     }
                 }
             }
@@ -88,9 +88,8 @@ fn failed(check: &'static str, way: &str, error: &Error) -> Vec<Finding> {
 }
 
 fn corrupt(check: &'static str, text: String) -> Vec<Finding> {
-    let advice =
-        "What arrived is NOT what was sent: take the node out of service, and look at its memory and its network";
-    found(check, Verdict::Fail, text, Some(advice))
+    let advice = "The bytes that arrived differ from those that were sent: take the node out of service, and check its memory and its network";
+    fail(check, text, advice)
 }
 
 /// `4 MiB by tcp, copied=8388608 B, in 3.2ms (1.3 GiB/s)`

@@ -1,6 +1,6 @@
 //! Another node, compared with this one.
 
-use super::{found, moved};
+use super::{fail, found, moved, ok, warn};
 use crate::doctor::facts::Facts;
 use crate::doctor::facts::peer::Peer;
 use crate::doctor::{Finding, Verdict};
@@ -35,9 +35,9 @@ fn answers(facts: &Facts, peer: &Peer) -> Vec<Finding> {
         Ok(ours) if ours.node == theirs.node => {
             let advice = "Give each node a name of its own with --node; and give --with the address of another one";
             let what = if ours.incarnation == theirs.incarnation { "it is this one" } else { "it has this one's name" };
-            found(CHECK, Verdict::Fail, format!("{text}: {what}"), Some(advice))
+            fail(CHECK, format!("{text}: {what}"), advice)
         }
-        _ => found(CHECK, Verdict::Ok, text, None),
+        _ => ok(CHECK, text),
     }
 }
 
@@ -47,7 +47,7 @@ fn versions(facts: &Facts, peer: &Peer) -> Vec<Finding> {
             let text = format!("transferd is {} here, and {} there", ours.version, theirs.version);
             let advice =
                 "While nodes are upgraded one by one that is as it should be; else install one release everywhere";
-            found("versions", Verdict::Warn, text, Some(advice))
+            warn("versions", text, advice)
         }
         _ => vec![],
     }
@@ -64,10 +64,10 @@ fn clock(_: &Facts, peer: &Peer) -> Vec<Finding> {
         seconds(ahead.give_or_take_ns)
     );
     match ahead.by_ns.abs() > ahead.give_or_take_ns + MAX_CLOCK_DIFFERENCE_NS {
-        false => found(CHECK, Verdict::Ok, text, None),
+        false => ok(CHECK, text),
         true => {
             let advice = "Let chrony or another NTP client run on both: logs are compared by the clock, and certificates judged by it";
-            found(CHECK, Verdict::Warn, text, Some(advice))
+            warn(CHECK, text, advice)
         }
     }
 }
@@ -76,13 +76,11 @@ fn data_port(_: &Facts, peer: &Peer) -> Vec<Finding> {
     const CHECK: &str = "its data port";
     match &peer.data_port {
         None => vec![],
-        Some((address, Ok(()))) => {
-            found(CHECK, Verdict::Ok, format!("tcp at {address}, and it answers from here"), None)
-        }
+        Some((address, Ok(()))) => ok(CHECK, format!("tcp at {address}, and it answers from here")),
         Some((address, Err(why))) => {
             let advice = "Let the port through the firewall between the two, or set --data-listen and --data-advertise of that transferd to \
                           what can be reached";
-            found(CHECK, Verdict::Fail, format!("tcp at {address} cannot be reached from here: {why}"), Some(advice))
+            fail(CHECK, format!("tcp at {address} cannot be reached from here: {why}"), advice)
         }
     }
 }
@@ -95,12 +93,12 @@ fn mtu(_: &Facts, peer: &Peer) -> Vec<Finding> {
         ..SMALL_MTU => {
             let advice =
                 "Small packets cost much: a tunnel or VPN may be on the way; set 1500 or more where it can carry that";
-            found(CHECK, Verdict::Warn, text, Some(advice))
+            warn(CHECK, text, advice)
         }
         SMALL_MTU..JUMBO_MTU => {
             let text = format!("{text}; 9000 on all hosts and switches of the way would cost less");
-            found(CHECK, Verdict::Ok, text, None)
+            ok(CHECK, text)
         }
-        _ => found(CHECK, Verdict::Ok, text, None),
+        _ => ok(CHECK, text),
     }
 }

@@ -1,6 +1,6 @@
 //! Checks of RDMA: its libraries, devices and ports, and the sidecar's use of them.
 
-use super::found;
+use super::{found, ok, warn};
 use crate::devices::word;
 use crate::doctor::facts::Facts;
 use crate::doctor::{Finding, Verdict};
@@ -9,11 +9,11 @@ use transfer_verbs::{GidKind, LinkLayer, PortState};
 
 pub(super) fn verbs_library(facts: &Facts) -> Vec<Finding> {
     match &facts.verbs {
-        Ok(()) => found("libibverbs", Verdict::Ok, "there", None),
+        Ok(()) => ok("libibverbs", "there"),
         Err(why) => {
             let advice =
                 "For RDMA, install it with its providers (rdma-core; on Debian libibverbs1 and ibverbs-providers)";
-            found("libibverbs", Verdict::Warn, why, Some(advice))
+            warn("libibverbs", why, advice)
         }
     }
 }
@@ -22,10 +22,10 @@ pub(super) fn verbs_library(facts: &Facts) -> Vec<Finding> {
 pub(super) fn cm_library(facts: &Facts) -> Vec<Finding> {
     match (&facts.verbs, &facts.connection_manager) {
         (Err(_), _) => vec![],
-        (Ok(()), Ok(())) => found("librdmacm", Verdict::Ok, "there", None),
+        (Ok(()), Ok(())) => ok("librdmacm", "there"),
         (Ok(()), Err(why)) => {
             let advice = "--verbs-connect rdma-cm needs it (on Debian librdmacm1); the default, qp, does not";
-            found("librdmacm", Verdict::Warn, why, Some(advice))
+            warn("librdmacm", why, advice)
         }
     }
 }
@@ -34,7 +34,7 @@ pub(super) fn devices(facts: &Facts) -> Vec<Finding> {
     match &facts.devices {
         // The missing library has its own check.
         Err(_) if facts.verbs.is_err() => vec![],
-        Err(why) => found("RDMA devices", Verdict::Warn, why.to_string(), Some(why.advice())),
+        Err(why) => warn("RDMA devices", why.to_string(), why.advice()),
         Ok(devices) => {
             let one = |device: &transfer_verbs::report::DeviceReport| {
                 let windows = if device.limits.memory_windows_2b { "" } else { ", without memory windows of type 2B" };
@@ -64,7 +64,7 @@ pub(super) fn ports(facts: &Facts) -> Vec<Finding> {
                 LinkLayer::Ethernet => "Bring its network interface up (`ip link set DEV up`), and look at the cable",
                 _ => "Look at the cable, and whether a subnet manager (opensm) runs",
             };
-            findings.extend(found("RDMA port", Verdict::Warn, text, Some(advice)));
+            findings.extend(warn("RDMA port", text, advice));
             continue;
         }
         let text = format!("{name} is active, {}, MTU {}", word(&port.link_layer), port.mtu_active);
@@ -72,25 +72,18 @@ pub(super) fn ports(facts: &Facts) -> Vec<Finding> {
         let routed = report.gids.iter().any(|gid| matches!(gid.kind, GidKind::RoceV2Ipv4 | GidKind::RoceV2Ipv6));
         if ethernet && !routed {
             let advice = "Give its network interface an IP address: packets are addressed by it";
-            findings.extend(found(
-                "RDMA port",
-                Verdict::Warn,
-                format!("{text}, and has no RoCE v2 address"),
-                Some(advice),
-            ));
+            findings.extend(warn("RDMA port", format!("{text}, and has no RoCE v2 address"), advice));
         } else if ethernet && port.mtu_active < port.mtu_max {
             let text = format!("{text} of {}", port.mtu_max);
             let advice = "Larger packets cost less: set the MTU of the network interface to 4200 or more, on all nodes and switches";
-            findings.extend(found("RDMA port", Verdict::Warn, text, Some(advice)));
+            findings.extend(warn("RDMA port", text, advice));
         } else {
-            findings.extend(found("RDMA port", Verdict::Ok, text, None));
+            findings.extend(ok("RDMA port", text));
         }
     }
     findings.extend(match &facts.choice {
-        Ok(choice) => found("RDMA address", Verdict::Ok, format!("by rule it is {choice}"), None),
-        Err(why) => {
-            found("RDMA address", Verdict::Warn, why, Some("Name one with --verbs-device and --verbs-gid-index"))
-        }
+        Ok(choice) => ok("RDMA address", format!("by rule it is {choice}")),
+        Err(why) => warn("RDMA address", why, "Name one with --verbs-device and --verbs-gid-index"),
     });
     findings
 }
@@ -100,12 +93,12 @@ pub(super) fn verbs_fabric(facts: &Facts) -> Vec<Finding> {
     if !verbs.available {
         // A host without RDMA is fine.
         let text = format!("RDMA is not used: {}", verbs.why_not);
-        return found("verbs", Verdict::Warn, text, Some("Transfers between nodes are carried by tcp"));
+        return warn("verbs", text, "Transfers between nodes are carried by tcp");
     }
     let setting = |name: &str| verbs.settings.iter().find(|s| s.name == name).map(|s| s.value.as_str());
     let settings =
         ["device", "port", "gid", "path mtu"].into_iter().filter_map(|name| Some(format!("{name} {}", setting(name)?)));
-    let mut findings = found("verbs", Verdict::Ok, settings.collect::<Vec<_>>().join(", "), None);
+    let mut findings = ok("verbs", settings.collect::<Vec<_>>().join(", "));
     if let Some(isolation) = setting("isolation") {
         let (verdict, advice) = match isolation.starts_with("pool") {
             true => (
@@ -117,17 +110,10 @@ pub(super) fn verbs_fabric(facts: &Facts) -> Vec<Finding> {
         findings.extend(found("isolation", verdict, isolation, advice));
     }
     match setting("checks the bounds of windows") {
-        Some("yes") => {
-            findings.extend(found("bounds", Verdict::Ok, "the device checks the bounds of memory windows", None))
-        }
+        Some("yes") => findings.extend(ok("bounds", "the device checks the bounds of memory windows")),
         Some(_) => {
             let text = "the device does not check the bounds of memory windows: a peer may write beyond what it was granted, in the same pool";
-            findings.extend(found(
-                "bounds",
-                Verdict::Warn,
-                text,
-                Some("Software devices (rxe) do not; use them for tests only"),
-            ));
+            findings.extend(warn("bounds", text, "Software devices (rxe) do not; use them for tests only"));
         }
         None => {}
     }

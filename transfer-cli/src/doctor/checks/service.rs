@@ -1,6 +1,6 @@
 //! Checks of the sidecar: whether it answers, its addresses for workers and peers, and its links.
 
-use super::found;
+use super::{fail, found, ok, warn};
 use crate::doctor::facts::Facts;
 use crate::doctor::facts::socket::State;
 use crate::doctor::{Finding, Verdict};
@@ -12,7 +12,7 @@ pub(super) fn sidecar(facts: &Facts) -> Vec<Finding> {
     match &facts.sidecar {
         Ok(status) => {
             let up = age(Duration::from_nanos(status.uptime_ns));
-            found("sidecar", Verdict::Ok, format!("node {}, transferd {}, up {up}", status.node, status.version), None)
+            ok("sidecar", format!("node {}, transferd {}, up {up}", status.node, status.version))
         }
         Err(e) => found("sidecar", Verdict::Fail, e.to_string(), e.advice().as_deref()),
     }
@@ -23,11 +23,11 @@ pub(super) fn directory(facts: &Facts) -> Vec<Finding> {
         return vec![];
     };
     match directory.attached {
-        true => found("directory", Verdict::Ok, format!("{}, attached", directory.location), None),
+        true => ok("directory", format!("{}, attached", directory.location)),
         false => {
             let text = format!("not attached to {}: {}", directory.location, directory.why_not);
             let advice = "Start the node that hosts it, or give the right URL with --directory";
-            found("directory", Verdict::Fail, text, Some(advice))
+            fail("directory", text, advice)
         }
     }
 }
@@ -41,8 +41,8 @@ pub(super) fn believes(facts: &Facts) -> Vec<Finding> {
     let advice =
         "Give all nodes certificates (--tls-cert), or put --socket into a folder where a socket can be made beside it";
     match believes.starts_with("nobody") {
-        true => found("peers", Verdict::Fail, format!("it believes {believes}"), Some(advice)),
-        false => found("peers", Verdict::Ok, format!("it believes {believes}"), None),
+        true => fail("peers", format!("it believes {believes}"), advice),
+        false => ok("peers", format!("it believes {believes}")),
     }
 }
 
@@ -59,7 +59,7 @@ pub(super) fn digests(facts: &Facts) -> Vec<Finding> {
             );
             let advice = "`transferctl events --after 0` says which chunk or shard of which version: a memory, a device or a disk between \
                           its pusher and here damages bytes, or the pusher writes what it has published";
-            found(CHECK, Verdict::Fail, text, Some(advice))
+            fail(CHECK, text, advice)
         }
     }
 }
@@ -69,7 +69,7 @@ pub(super) fn version(facts: &Facts) -> Vec<Finding> {
     match &facts.sidecar {
         Ok(status) if status.version != facts.version => {
             let text = format!("transferctl is {}, and transferd {}", facts.version, status.version);
-            found("version", Verdict::Warn, text, Some("Install both from one release"))
+            warn("version", text, "Install both from one release")
         }
         _ => vec![],
     }
@@ -82,11 +82,11 @@ pub(super) fn socket(facts: &Facts) -> Vec<Finding> {
     match &facts.socket.state {
         State::Missing if !facts.socket.named => {
             let advice = "Give --socket, as transferd has it, to look at it and to move bytes through it";
-            found(CHECK, Verdict::Warn, format!("nothing is at {path}"), Some(advice))
+            warn(CHECK, format!("nothing is at {path}"), advice)
         }
         State::Missing => {
             let advice = "Start transferd with this --socket, or give the path that its first line names";
-            found(CHECK, Verdict::Fail, format!("nothing is at {path}"), Some(advice))
+            fail(CHECK, format!("nothing is at {path}"), advice)
         }
         State::Another { node } => {
             let text = format!("{path} is that of another sidecar, of node {node}: no bytes are moved through it");
@@ -96,21 +96,16 @@ pub(super) fn socket(facts: &Facts) -> Vec<Finding> {
         }
         State::NoSocket => {
             let advice = "Give the path that transferd's first line names as socket=PATH";
-            found(CHECK, Verdict::Fail, format!("{path} is no socket"), Some(advice))
+            fail(CHECK, format!("{path} is no socket"), advice)
         }
         State::Closed { mode, why, denied: true } => {
             let advice =
                 "Run as its owner or in its group, or give transferd another --socket-mode; its directory counts too";
-            found(
-                CHECK,
-                Verdict::Fail,
-                format!("{path} has mode {mode:03o}, and does not let you in: {why}"),
-                Some(advice),
-            )
+            fail(CHECK, format!("{path} has mode {mode:03o}, and does not let you in: {why}"), advice)
         }
         State::Closed { why, .. } => {
             let advice = "Nobody listens there any more: start transferd";
-            found(CHECK, Verdict::Fail, format!("{path} cannot be used: {why}"), Some(advice))
+            fail(CHECK, format!("{path} cannot be used: {why}"), advice)
         }
         State::Open { mode, uid, .. } => {
             let who = match mode {
@@ -118,12 +113,7 @@ pub(super) fn socket(facts: &Facts) -> Vec<Finding> {
                 _ if mode & 0o020 != 0 => "its owner and group",
                 _ => "its owner",
             };
-            found(
-                CHECK,
-                Verdict::Ok,
-                format!("{path}, mode {mode:03o}: {who} may connect, and its owner is {uid}"),
-                None,
-            )
+            ok(CHECK, format!("{path}, mode {mode:03o}: {who} may connect, and its owner is {uid}"))
         }
     }
 }
@@ -135,15 +125,13 @@ pub(super) fn data_port(facts: &Facts) -> Vec<Finding> {
         (Err(_), _) => vec![],
         (Ok(status), None) if status.fabric_states.iter().all(|state| !state.available) => {
             let text = "there is none: tensors stay on this node";
-            found(CHECK, Verdict::Ok, text, None)
+            ok(CHECK, text)
         }
         (Ok(_), None) => vec![],
-        (Ok(_), Some((address, Ok(())))) => {
-            found(CHECK, Verdict::Ok, format!("tcp at {address}, and it answers"), None)
-        }
+        (Ok(_), Some((address, Ok(())))) => ok(CHECK, format!("tcp at {address}, and it answers")),
         (Ok(_), Some((address, Err(why)))) => {
             let advice = "Let the port through the firewall, or set --data-listen and --data-advertise of transferd";
-            found(CHECK, Verdict::Fail, format!("tcp at {address} cannot be reached from here: {why}"), Some(advice))
+            fail(CHECK, format!("tcp at {address} cannot be reached from here: {why}"), advice)
         }
     }
 }
@@ -154,7 +142,7 @@ pub(super) fn links(facts: &Facts) -> Vec<Finding> {
         let fabric = crate::admin::fabric_name(link.fabric);
         // The lack of shared memory is no fault if RDMA carries the link.
         match link.why.is_empty() || link.fabric() == Fabric::Verbs {
-            true => found("link", Verdict::Ok, format!("to node {} is {fabric}", link.peer), None),
+            true => ok("link", format!("to node {} is {fabric}", link.peer)),
             false => {
                 found("link", Verdict::Warn, format!("to node {} is {fabric}, because {}", link.peer, link.why), None)
             }

@@ -252,13 +252,13 @@ fn host_and_memory_are_checked() {
 fn moved_bytes_are_judged() {
     use Verdict::{Fail, Warn};
     let here = |change: fn(&mut Moved)| move |f: &mut Facts| change(f.moved.as_mut().unwrap().as_mut().unwrap());
-    one(here(|m| m.same = Some(false)), "bytes here", Fail, &["NOT what was sent"]);
+    one(here(|m| m.same = Some(false)), "bytes here", Fail, &["differ from those that were sent"]);
     one(here(|m| m.copied = 5), "bytes here", Warn, &["copied=5 B", "by reference"]);
     let gone = || Error::Unhealthy { failed: 1, checks: 1 };
     one(|f| f.moved = Some(Err(gone())), "bytes here", Fail, &["worker to worker", "1 of 1 checks failed"]);
 
     let between = |change: fn(&mut Moved)| move |f: &mut Facts| change(peer(f).moved[1].1.as_mut().unwrap());
-    one(between(|m| m.same = Some(false)), "bytes between", Fail, &["to it", "NOT what was sent"]);
+    one(between(|m| m.same = Some(false)), "bytes between", Fail, &["to it", "differ from those that were sent"]);
     one(|f| peer(f).moved[0].1 = Err(gone()), "bytes between", Fail, &["from it"]);
     one(
         |f| peer(f).moved.clear(),

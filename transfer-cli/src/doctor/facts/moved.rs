@@ -30,54 +30,52 @@ impl Moved {
     }
 }
 
-/// Pushes a tensor of that many bytes at one socket, and fetches it at the other. This is done twice, and the second
-/// time counts: the first one makes links and maps memory.
+/// Pushes a tensor of that many bytes at one socket, and fetches it at the other.
 pub(crate) async fn between(from: &Path, to: &Path, bytes: u64) -> Result<Moved, Error> {
-    let key = format!("transferctl/doctor/{}", std::process::id());
-    let failed = |what, source| Error::Call { what, key: key.clone(), source };
-    // Room for both: the memory of the first one returns when its reader has released it.
-    let giver = worker(from, "giver").connect(bytes.max(1).next_multiple_of(4096).saturating_mul(2)).await?;
+    let giver = worker(from, "giver").connect(room_for_two(bytes)).await?;
     let taker = worker(to, "taker").connect(0).await?;
+    let key = format!("transferctl/doctor/{}", std::process::id());
+    let [_, fetched] = probe(&giver, None, &taker, &key, bytes).await?;
+    Ok(fetched)
+}
+
+/// Pushes a tensor of that many bytes to a worker of another node, and fetches it back from where it has landed: a
+/// transfer there, and one back. The key ends when this returns.
+pub(crate) async fn there_and_back(socket: &Path, to: &str, bytes: u64) -> Result<[Moved; 2], Error> {
+    let client = worker(socket, "probe").connect(room_for_two(bytes)).await?;
+    let key = format!("transferctl/doctor/{}/probe", std::process::id());
+    probe(&client, Some(to), &client, &key, bytes).await
+}
+
+/// Pushes a tensor and fetches it. This is done twice, and the second time counts: the first one makes links and maps memory.
+async fn probe(giver: &Client, to: Option<&str>, taker: &Client, key: &str, bytes: u64) -> Result<[Moved; 2], Error> {
+    let failed = |what, source| Error::Call { what, key: key.to_owned(), source };
     let once = async |version: u8| {
         let mut tensor = giver.allocate(DType::U8, [bytes]).map_err(|e| failed("push", e))?;
         fill(tensor.as_mut_bytes(), version);
-        let push = giver.push_tensor(key.as_str(), tensor).version(version.into()).timeout(STEP_TIMEOUT);
-        push.await.map_err(|e| failed("push", e.into()))?;
+        let push = giver.push_tensor(key, tensor).version(version.into()).timeout(STEP_TIMEOUT);
         let started = Instant::now();
-        let fetch = taker.fetch(key.as_str()).exactly(version.into()).timeout(STEP_TIMEOUT);
+        let pushed = match to {
+            Some(worker) => push.to(worker).await,
+            None => push.await,
+        };
+        let pushed = pushed.map_err(|e| failed("push", e.into()))?;
+        let pushed = Moved::of(&pushed.report, started.elapsed(), None);
+        let started = Instant::now();
+        let fetch = taker.fetch(key).exactly(version.into()).timeout(STEP_TIMEOUT);
         let tensor = fetch.await.map_err(|e| failed("fetch", e))?;
         let took = started.elapsed();
         let mut sent = vec![0; tensor.as_bytes().len()];
         fill(&mut sent, version);
-        Ok(Moved::of(tensor.report(), took, Some(tensor.as_bytes() == sent)))
+        Ok([pushed, Moved::of(tensor.report(), took, Some(tensor.as_bytes() == sent))])
     };
     once(1).await?;
     once(2).await
 }
 
-/// Pushes a tensor of that many bytes to a worker of another node, and fetches it back from where it has landed: a
-/// transfer there, and one back. The key ends when this returns. This is done twice, as above.
-pub(crate) async fn there_and_back(socket: &Path, to: &str, bytes: u64) -> Result<[Moved; 2], Error> {
-    let key = format!("transferctl/doctor/{}/probe", std::process::id());
-    let failed = |what, source| Error::Call { what, key: key.clone(), source };
-    let client = worker(socket, "probe").connect(bytes.max(1).next_multiple_of(4096).saturating_mul(2)).await?;
-    let once = async |version: u8| {
-        let mut tensor = client.allocate(DType::U8, [bytes]).map_err(|e| failed("push", e))?;
-        fill(tensor.as_mut_bytes(), version);
-        let started = Instant::now();
-        let push = client.push_tensor(key.as_str(), tensor).to(to).version(version.into()).timeout(STEP_TIMEOUT);
-        let pushed = push.await.map_err(|e| failed("push", e.into()))?;
-        let there = Moved::of(&pushed.report, started.elapsed(), None);
-        let started = Instant::now();
-        let fetch = client.fetch(key.as_str()).exactly(version.into()).timeout(STEP_TIMEOUT);
-        let tensor = fetch.await.map_err(|e| failed("fetch", e))?;
-        let took = started.elapsed();
-        let mut sent = vec![0; tensor.as_bytes().len()];
-        fill(&mut sent, version);
-        Ok([there, Moved::of(tensor.report(), took, Some(tensor.as_bytes() == sent))])
-    };
-    once(1).await?;
-    once(2).await
+/// Room for both tensors: the memory of the first one returns when its reader has released it.
+fn room_for_two(bytes: u64) -> u64 {
+    bytes.max(1).next_multiple_of(4096).saturating_mul(2)
 }
 
 /// The node of the sidecar at a socket, if it is not the sidecar with this status. If the socket refuses workers, the
