@@ -56,13 +56,8 @@ impl<'a> Client<'a> {
     /// Connects to a server that was started for the same.
     pub(super) fn connect(options: &Options, host: &str, chosen: &'a Chosen) -> Result<Client<'a>, PerfError> {
         let mut control = Control::connect(host, options.port)?;
-        control.send(&Message::Hello {
-            verb: options.verb,
-            measure: options.measure,
-            kind: options.connection,
-            by_rdma_cm: options.rdma_cm,
-            sweep: options.sweep.is_some(),
-        })?;
+        let (Setup { verb, measure, kind, by_rdma_cm, .. }, sweep) = (options.setup.clone(), options.sweep.is_some());
+        control.send(&Message::Hello { verb, measure, kind, by_rdma_cm, sweep })?;
         match control.recv("the server was to answer")? {
             Message::Welcome => Ok(Client { control, chosen, rig: None, seed: 0 }),
             message => Err(control.unexpected(&message, "Welcome")),

@@ -38,7 +38,7 @@ use client::{Client, Row};
 use error::PerfError;
 pub use options::Options;
 use plan::Plan;
-use serde_json::json;
+use serde_json::{Value, json};
 use sweep::Axes;
 use terms::{Kind, Setup};
 use transfer_terminal::{out, outln};
@@ -58,8 +58,8 @@ pub fn run(options: &Options) -> Result<(), PerfError> {
     match (&options.sweep, points) {
         (Some(axes), Some(points)) => run_sweep(options, host, &chosen, axes, &points, &plan),
         _ => {
-            let mtu = options.mtu.unwrap_or(chosen.port.mtu_active.len_bytes());
-            let most = if options.connection == Kind::UD { mtu } else { chosen.port.max_message_bytes };
+            let mtu = options.setup.mtu.unwrap_or(chosen.port.mtu_active.len_bytes());
+            let most = if options.setup.kind == Kind::UD { mtu } else { chosen.port.max_message_bytes };
             run_plan(options, host, &chosen, &Plan::new(options, Some(most.into()))?)
         }
     }
@@ -81,10 +81,7 @@ fn run_plan(options: &Options, host: &str, chosen: &Chosen, plan: &Plan) -> Resu
     client.end()?;
     if options.json {
         let results: Vec<_> = rows.iter().map(|(setup, row)| report::value(setup, row)).collect();
-        outln!(
-            "{:#}",
-            json!({ "device": chosen.context.device_name(), "port": chosen.port.number, "results": results })
-        );
+        print_json(chosen, &results);
     }
     Ok(())
 }
@@ -133,10 +130,12 @@ fn run_sweep(
     }
     if options.json {
         let results: Vec<_> = points.iter().zip(&rows).map(|(point, row)| report::value(&point.setup, row)).collect();
-        outln!(
-            "{:#}",
-            json!({ "device": chosen.context.device_name(), "port": chosen.port.number, "results": results })
-        );
+        print_json(chosen, &results);
     }
     Ok(())
+}
+
+fn print_json(chosen: &Chosen, results: &[Value]) {
+    let (device, port) = (chosen.context.device_name(), chosen.port.number);
+    outln!("{:#}", json!({ "device": device, "port": port, "results": results }));
 }

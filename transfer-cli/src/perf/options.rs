@@ -1,7 +1,7 @@
 //! The command line of `perf`: perftest's names, as far as the flags mean the same.
 
 use super::sweep::Axes;
-use super::terms::{Atomic, Kind, Measure, Verb};
+use super::terms::Setup;
 use clap::builder::RangedU64ValueParser;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -17,10 +17,9 @@ const PORT: u16 = 18515;
                              a server takes its own --ib-dev, --ib-port, --gid-index and --events."
 )]
 pub struct Options {
-    /// The operation
-    pub verb: Verb,
-    /// Bandwidth or latency
-    pub measure: Measure,
+    /// What is set up.
+    #[command(flatten)]
+    pub setup: Setup,
     /// The host where the server runs; without it this is the server
     pub host: Option<String>,
     /// Bytes of a message: 65536, 64KiB. Default: 65536 for bw (1024 over UD), 2 for lat, 8 for atomic
@@ -36,50 +35,9 @@ pub struct Options {
     #[arg(short = 'D', long, value_name = "SECONDS", conflicts_with_all = ["iters", "all", "sweep"])]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub duration: Option<u32>,
-    /// Work requests in flight, per queue pair
-    #[arg(short, long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=8192))]
-    pub tx_depth: u32,
-    /// Receives that are kept posted, per queue pair
-    #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=8192))]
-    pub rx_depth: u32,
-    /// Queue pairs
-    #[arg(short, long = "qp", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub queue_pairs: u32,
-    /// Work requests that are posted with one call
-    #[arg(short = 'l', long = "post_list", alias = "post-list", value_name = "N", default_value_t = 1)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=8192))]
-    pub post_list: u32,
     /// One completion for that many messages. Default: 100 up to 8 KiB, 1 above; no more than --tx-depth
     #[arg(short = 'Q', long = "cq-mod", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=8192))]
     pub cq_mod: Option<u32>,
-    /// Send messages of up to that many bytes inside the work request
-    #[arg(short = 'I', long = "inline_size", alias = "inline-size", value_name = "SIZE", default_value_t = 0)]
-    pub inline_size: u32,
-    /// Sleep until a completion comes, instead of polling
-    #[arg(short, long)]
-    pub events: bool,
-    /// The kind of queue pair
-    #[arg(short, long, value_name = "KIND", default_value = "RC", ignore_case = true)]
-    pub connection: Kind,
-    /// The operation of `perf atomic`
-    #[arg(
-        short = 'A',
-        long = "atomic_type",
-        alias = "atomic-type",
-        value_name = "TYPE",
-        default_value = "FETCH_AND_ADD"
-    )]
-    #[arg(ignore_case = true)]
-    pub atomic_type: Atomic,
-    /// Connect the queue pairs by librdmacm
-    #[arg(short = 'R', long = "rdma_cm", alias = "rdma-cm")]
-    pub rdma_cm: bool,
-    /// Receive from one queue for all queue pairs
-    #[arg(long)]
-    pub use_srq: bool,
-    /// The largest packet: 256, 512, 1024, 2048 or 4096. Default: what both ports have
-    #[arg(short, long, value_name = "BYTES")]
-    pub mtu: Option<u32>,
     /// Accepted because perftest has it; the processor's frequency is not looked at
     #[arg(short = 'F', long = "CPU-freq")]
     pub cpu_freq: bool,

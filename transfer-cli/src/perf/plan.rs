@@ -28,13 +28,13 @@ impl Plan {
     /// # Errors
     /// [`PlanError`].
     pub(super) fn new(options: &Options, most: Option<u64>) -> Result<Plan, PlanError> {
-        let sizes: Vec<u64> = match (options.all, options.verb) {
+        let sizes: Vec<u64> = match (options.all, options.setup.verb) {
             (true, Verb::Atomic) => vec![WORD],
             (true, _) => {
                 let most = most.unwrap_or(MAX_SIZE).min(ALL_MAX);
                 std::iter::successors(Some(2), |size| Some(size * 2)).take_while(|size| *size <= most).collect()
             }
-            (false, _) => vec![options.size.unwrap_or(default_size(options.verb, options.measure, options.connection))],
+            (false, _) => vec![options.size.unwrap_or(default_size(&options.setup))],
         };
         let largest = sizes.last().copied().unwrap_or_default();
         let steps = sizes.into_iter().map(|size| {
@@ -51,29 +51,13 @@ impl Plan {
 
 /// The set-up for messages of one size.
 pub(super) fn setup(options: &Options, size: u64) -> Setup {
-    let usual = if size > SIGNALED_SIZE { 1 } else { SIGNAL_EVERY.min(options.tx_depth) };
-    Setup {
-        verb: options.verb,
-        measure: options.measure,
-        kind: options.connection,
-        atomic: options.atomic_type,
-        queue_pairs: options.queue_pairs,
-        depth: options.tx_depth,
-        receives: options.rx_depth,
-        post_list: options.post_list,
-        signal_every: options.cq_mod.unwrap_or(usual),
-        inline_bytes: options.inline_size,
-        events: options.events,
-        shared_receives: options.use_srq,
-        by_rdma_cm: options.rdma_cm,
-        mtu: options.mtu,
-        max_size: size,
-    }
+    let usual = if size > SIGNALED_SIZE { 1 } else { SIGNAL_EVERY.min(options.setup.depth) };
+    Setup { signal_every: options.cq_mod.unwrap_or(usual), max_size: size, ..options.setup.clone() }
 }
 
 /// perftest's sizes; a datagram has to fit into a packet.
-fn default_size(verb: Verb, measure: Measure, kind: Kind) -> u64 {
-    match (verb, measure, kind) {
+fn default_size(setup: &Setup) -> u64 {
+    match (setup.verb, setup.measure, setup.kind) {
         (Verb::Atomic, ..) => WORD,
         (_, Measure::Lat, _) => 2,
         (_, Measure::Bw, Kind::UD) => 1024,
@@ -83,7 +67,7 @@ fn default_size(verb: Verb, measure: Measure, kind: Kind) -> u64 {
 
 /// perftest's numbers of messages.
 pub(super) fn default_messages(options: &Options) -> u64 {
-    match (options.verb, options.measure) {
+    match (options.setup.verb, options.setup.measure) {
         (Verb::Write, Measure::Bw) => 5000,
         _ => 1000,
     }
@@ -138,7 +122,7 @@ pub(super) mod tests {
         assert_eq!((setup.shared_receives, setup.mtu, setup.by_rdma_cm), (true, Some(1024), false));
         let of = options("write bw -D 3 -R --listen 0.0.0.0");
         assert_eq!(
-            (of.duration, of.rdma_cm, of.listen.map(|ip| ip.to_string())),
+            (of.duration, of.setup.by_rdma_cm, of.listen.map(|ip| ip.to_string())),
             (Some(3), true, Some("0.0.0.0".into()))
         );
         assert_eq!(Plan::new(&of, None).unwrap().messages, None);

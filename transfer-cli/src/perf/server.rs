@@ -56,19 +56,16 @@ pub(super) fn run(options: &Options, chosen: &Chosen) -> Result<(), PerfError> {
 fn greet(mut control: Control, options: &Options) -> Result<Control, PerfError> {
     let greeted = match control.recv("a client was to send what it measures")? {
         Message::Hello { verb, measure, kind, by_rdma_cm, sweep } => {
-            let same = (verb, measure, kind, by_rdma_cm)
-                == (options.verb, options.measure, options.connection, options.rdma_cm);
-            let name = |verb: Verb, measure, kind, by_rdma_cm, sweep| {
-                let by = if by_rdma_cm { " --rdma_cm" } else { "" };
-                let sweep = if sweep { " --sweep" } else { "" };
-                format!("{} {measure} -c {kind}{by}{sweep}", verb.name())
+            let name = |setup: &Setup, sweep| {
+                let by = if setup.by_rdma_cm { " --rdma_cm" } else { "" };
+                format!("{}{by}{}", setup.name(), if sweep { " --sweep" } else { "" })
             };
-            if options.sweep.is_some() || (same && !sweep) {
-                Ok(())
-            } else {
-                let own = (options.verb, options.measure, options.connection, options.rdma_cm);
-                let server = name(own.0, own.1, own.2, own.3, false);
-                Err(PerfError::Differs { server, client: name(verb, measure, kind, by_rdma_cm, sweep) })
+            let own = &options.setup;
+            let (server, client) =
+                (name(own, false), name(&Setup { verb, measure, kind, by_rdma_cm, ..own.clone() }, sweep));
+            match options.sweep.is_some() || server == client {
+                true => Ok(()),
+                false => Err(PerfError::Differs { server, client }),
             }
         }
         message => Err(control.unexpected(&message, "Hello")),
@@ -95,7 +92,7 @@ impl Session<'_> {
         loop {
             match control.recv_within(Some(NEXT_RUN_TIMEOUT), "it was to send what comes next")? {
                 Message::Prepare { mut setup, ends } => {
-                    setup.events |= self.options.events;
+                    setup.events |= self.options.setup.events;
                     // The former one's memory goes first.
                     self.rig = None;
                     let fresh = Fresh::new(&setup, self.chosen)?;

@@ -207,8 +207,8 @@ pub struct Point {
 /// # Errors
 /// [`PlanError`] of the first point that cannot be.
 pub fn points(options: &Options, axes: &Axes) -> Result<Vec<Point>, PlanError> {
-    let usual = match options.measure {
-        _ if options.verb == Verb::Atomic => super::terms::WORD,
+    let usual = match options.setup.measure {
+        _ if options.setup.verb == Verb::Atomic => super::terms::WORD,
         Measure::Bw => 4096,
         Measure::Lat => 64,
     };

@@ -94,39 +94,56 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What both ends set up. It does not change from one size to the next.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// What both ends set up, as the command line says it. It does not change from one size to the next.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, clap::Args)]
 #[serde(deny_unknown_fields)]
 pub struct Setup {
-    /// The operation.
+    /// The operation
     pub verb: Verb,
-    /// What is measured.
+    /// Bandwidth or latency
     pub measure: Measure,
-    /// The kind of the queue pairs.
+    /// The kind of queue pair
+    #[arg(short = 'c', long = "connection", value_name = "KIND", default_value = "RC", ignore_case = true)]
     pub kind: Kind,
-    /// The operation of the verb atomic.
+    /// The operation of `perf atomic`
+    #[arg(short = 'A', long = "atomic_type", alias = "atomic-type", value_name = "TYPE")]
+    #[arg(default_value = "FETCH_AND_ADD", ignore_case = true)]
     pub atomic: Atomic,
-    /// The number of queue pairs.
+    /// Queue pairs
+    #[arg(short, long = "qp", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub queue_pairs: u32,
-    /// Work requests in flight, per queue pair.
+    /// Work requests in flight, per queue pair
+    #[arg(short = 't', long = "tx-depth", value_name = "N", default_value_t = 128)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=8192))]
     pub depth: u32,
-    /// Receives that are kept posted, per queue pair.
+    /// Receives that are kept posted, per queue pair
+    #[arg(short, long = "rx-depth", value_name = "N", default_value_t = 512)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=8192))]
     pub receives: u32,
-    /// Work requests that are posted with one call.
+    /// Work requests that are posted with one call
+    #[arg(short = 'l', long = "post_list", alias = "post-list", value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=8192))]
     pub post_list: u32,
     /// One completion for that many messages.
+    #[arg(skip)]
     pub signal_every: u32,
-    /// The longest message that is sent inside its work request.
+    /// Send messages of up to that many bytes inside the work request
+    #[arg(short = 'I', long = "inline_size", alias = "inline-size", value_name = "SIZE", default_value_t = 0)]
     pub inline_bytes: u32,
-    /// Whether both ends sleep until a completion comes.
+    /// Sleep until a completion comes, instead of polling
+    #[arg(short, long)]
     pub events: bool,
-    /// Whether one queue receives for all queue pairs.
+    /// Receive from one queue for all queue pairs
+    #[arg(long = "use-srq")]
     pub shared_receives: bool,
-    /// Whether the queue pairs are connected by librdmacm.
+    /// Connect the queue pairs by librdmacm
+    #[arg(short = 'R', long = "rdma_cm", alias = "rdma-cm")]
     pub by_rdma_cm: bool,
-    /// The largest packet, if it is not that of the ports.
+    /// The largest packet: 256, 512, 1024, 2048 or 4096. Default: what both ports have
+    #[arg(short, long, value_name = "BYTES")]
     pub mtu: Option<u32>,
     /// The longest message.
+    #[arg(skip)]
     pub max_size: u64,
 }
 
