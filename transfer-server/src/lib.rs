@@ -43,6 +43,7 @@ pub mod program;
 mod reload;
 mod security;
 mod sessions;
+mod shares;
 mod sidecar;
 mod text;
 mod unix;

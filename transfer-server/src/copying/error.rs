@@ -97,7 +97,7 @@ pub(crate) enum CopyError {
         /// The caller, in words.
         caller: String,
         /// Its copies.
-        own: u32,
+        own: u64,
         /// The limit of all.
         most: u32,
     },

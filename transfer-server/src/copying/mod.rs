@@ -68,7 +68,7 @@ struct CopiesShared {
     role: CopyRole,
     tenant: Tenant,
     room: Room,
-    slots: Arc<Slots>,
+    slots: Slots,
     engine: EngineClient,
     sessions: Sessions,
     next: AtomicU64,

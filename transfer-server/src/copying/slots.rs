@@ -1,54 +1,29 @@
 //! The copies that may be under way at a time, and the share of one caller.
 
 use super::error::CopyError;
-use hashbrown::HashMap;
-use parking_lot::Mutex;
-use std::sync::Arc;
+use crate::shares::{Share, Shares};
 
 /// The slots for copies. One caller holds at most half of them, rounded up, so that others get one too.
 #[derive(Debug)]
 pub(super) struct Slots {
     most: u32,
-    /// The callers in words, each with the number of its copies.
-    taken: Mutex<HashMap<String, u32>>,
-}
-
-/// The slot of one copy. Dropping it frees the slot.
-#[derive(Debug)]
-pub(super) struct Slot {
-    slots: Arc<Slots>,
-    caller: String,
+    /// By the callers in words.
+    taken: Shares<String>,
 }
 
 impl Slots {
-    pub(super) fn new(most: u32) -> Arc<Slots> {
-        Arc::new(Slots { most, taken: Mutex::default() })
+    pub(super) fn new(most: u32) -> Slots {
+        Slots { most, taken: Shares::default() }
     }
 
     /// Takes a slot for a copy of this caller.
-    pub(super) fn take(self: &Arc<Self>, caller: String) -> Result<Slot, CopyError> {
-        let mut taken = self.taken.lock();
-        let (all, own) = (taken.values().sum::<u32>(), taken.get(&caller).copied().unwrap_or(0));
-        if all >= self.most {
-            return Err(CopyError::TooMany { most: self.most });
-        }
-        if own >= self.most.div_ceil(2) {
-            return Err(CopyError::TooManyOfOne { caller, own, most: self.most });
-        }
-        taken.insert(caller.clone(), own + 1);
-        Ok(Slot { slots: self.clone(), caller })
-    }
-}
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        let mut taken = self.slots.taken.lock();
-        if let Some(own) = taken.get_mut(&self.caller) {
-            *own -= 1;
-            if *own == 0 {
-                taken.remove(&self.caller);
-            }
-        }
+    pub(super) fn take(&self, caller: String) -> Result<Share<String>, CopyError> {
+        let most = self.most;
+        self.taken.take(caller.clone(), |own, all| match own {
+            _ if all >= most.into() => Err(CopyError::TooMany { most }),
+            _ if own >= most.div_ceil(2).into() => Err(CopyError::TooManyOfOne { caller, own, most }),
+            _ => Ok(()),
+        })
     }
 }
 
@@ -70,7 +45,7 @@ mod tests {
         drop(first);
         drop(take("a").unwrap());
         drop(other);
-        assert_eq!(slots.taken.lock().len(), 1, "who has none takes no memory");
+        assert_eq!(slots.taken.holders(), 1, "who has none takes no memory");
         // A single slot is for everybody.
         drop(Slots::new(1).take("a".to_owned()).unwrap());
     }

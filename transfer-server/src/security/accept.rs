@@ -2,8 +2,9 @@
 
 use super::authority::Authorities;
 use super::caller::{Caller, Incoming, Stream, tcp_has_spoken};
-use super::places::{PlaceOfOne, Places, Source};
+use super::places::{Places, Source};
 use super::{Present, Security, names, verify};
+use crate::shares::Share;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 use std::io;
@@ -224,7 +225,7 @@ async fn greeted(
     gate: &Gate,
     socket: TcpStream,
     from: Source,
-) -> Result<(TlsStream<TcpStream>, PlaceOfOne), String> {
+) -> Result<(TlsStream<TcpStream>, Share<Source>), String> {
     let mut silent = gate.silent.enter(from);
     silent.within(FIRST_BYTE, "first byte", tcp_has_spoken(&socket)).await?;
     drop(silent);

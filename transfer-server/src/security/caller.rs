@@ -1,7 +1,8 @@
 //! The caller at the other end of a connection.
 
 use super::authority::Authorities;
-use super::places::PlaceOfOne;
+use super::places::Source;
+use crate::shares::Share;
 use rustix::net::RecvFlags;
 use std::fmt;
 use std::os::fd::AsFd;
@@ -73,7 +74,7 @@ pub(crate) struct Incoming {
     pub(super) caller: Caller,
     pub(super) stream: Stream,
     /// Held as long as the connection is open.
-    pub(super) _place: PlaceOfOne,
+    pub(super) _place: Share<Source>,
     /// Replaces authorities at a socket that accepts any authority.
     pub(super) authorities: Option<Authorities>,
 }

@@ -1,16 +1,14 @@
 //! The limits of gRPC connections of one address, or one user of this host.
 
-use hashbrown::HashMap;
-use parking_lot::Mutex;
+use crate::shares::{Share, Shares};
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::Arc;
 
 /// The most connections of one listener. Each takes a descriptor.
-const MAX_CONNECTIONS: usize = 8192;
+const MAX_CONNECTIONS: u64 = 8192;
 
 /// The most connections of one address or user.
-const MAX_CONNECTIONS_OF_ONE: usize = 1024;
+const MAX_CONNECTIONS_OF_ONE: u64 = 1024;
 
 /// The source of a connection, as the kernel reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -32,40 +30,20 @@ impl fmt::Display for Source {
 
 /// The connections of one listener.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Places(Arc<Mutex<HashMap<Source, usize>>>);
-
-/// The place of one connection. Dropping it frees the place.
-#[derive(Debug)]
-pub(super) struct PlaceOfOne {
-    places: Places,
-    source: Source,
-}
+pub(super) struct Places(Shares<Source>);
 
 impl Places {
     /// Takes a place for one more connection. The error is the reason why there is none.
-    pub(super) fn take(&self, source: Source) -> Result<PlaceOfOne, String> {
-        let mut places = self.0.lock();
-        let (all, own) = (places.values().sum::<usize>(), places.get(&source).copied().unwrap_or(0));
-        if own >= MAX_CONNECTIONS_OF_ONE {
-            return Err(format!("{source} has {own} connections, which is the most that one may have"));
-        }
-        if all >= MAX_CONNECTIONS {
-            return Err(format!("there are {all} connections, which is the most that all may have"));
-        }
-        places.insert(source, own + 1);
-        Ok(PlaceOfOne { places: self.clone(), source })
-    }
-}
-
-impl Drop for PlaceOfOne {
-    fn drop(&mut self) {
-        let mut places = self.places.0.lock();
-        if let Some(own) = places.get_mut(&self.source) {
-            *own -= 1;
-            if *own == 0 {
-                places.remove(&self.source);
+    pub(super) fn take(&self, source: Source) -> Result<Share<Source>, String> {
+        self.0.take(source, |own, all| match own {
+            MAX_CONNECTIONS_OF_ONE.. => {
+                Err(format!("{source} has {own} connections, which is the most that one may have"))
             }
-        }
+            _ if all >= MAX_CONNECTIONS => {
+                Err(format!("there are {all} connections, which is the most that all may have"))
+            }
+            _ => Ok(()),
+        })
     }
 }
 
@@ -84,6 +62,6 @@ mod tests {
         own.pop();
         own.push(places.take(Source::User(7)).unwrap());
         drop(own);
-        assert!(places.0.lock().is_empty());
+        assert_eq!(places.0.holders(), 0);
     }
 }

@@ -14,10 +14,11 @@ use crate::directory::{DirectoryClient, DirectoryCommand};
 use crate::drain::Drain;
 use crate::engine::{EngineClient, EngineCommand, ReaderSink};
 use crate::events::Events;
+use crate::shares::Share;
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 use parking_lot::{Condvar, Mutex};
-use places::{Place, Places};
+use places::Places;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -76,7 +77,7 @@ struct SessionsShared {
     workers: Mutex<HashMap<Name, Held>>,
     /// Notified when a name is free, or an applicant was admitted.
     changed: Condvar,
-    places: Arc<Places>,
+    places: Places,
     /// The rules of tenants.
     tenancy: Arc<Tenancy>,
     /// The tenants with a landing pool, and their boards. The lock is held while one is made, because two workers may
@@ -274,7 +275,7 @@ impl SessionsShared {
         let _ = self.engine.send(EngineCommand::NameLost { session: SessionId(session), node });
     }
 
-    fn admit(&self, applicant: &Applicant) -> Result<(Admission, Reserved<'_>, Place), Refusal> {
+    fn admit(&self, applicant: &Applicant) -> Result<(Admission, Reserved<'_>, Share<Tenant>), Refusal> {
         let worker = &applicant.name;
         if self.drain.is_under_way() {
             let text = "the sidecar is draining: it takes no new workers, for it is about to leave".to_owned();

@@ -4,9 +4,8 @@
 //! from its handshake until the engine closes its socket. A worker that was thrown out counts while its process lives.
 
 use crate::config::SessionLimits;
-use hashbrown::HashMap;
-use parking_lot::Mutex;
-use std::sync::Arc;
+use crate::shares::{Share, Shares};
+use std::sync::atomic::{AtomicU64, Ordering};
 use transfer_core::protocol::Tenant;
 use transfer_core::tensor::Name;
 use transfer_memory::session::{Refusal, RefusalCode};
@@ -15,71 +14,37 @@ use transfer_memory::session::{Refusal, RefusalCode};
 #[derive(Debug)]
 pub(crate) struct Places {
     limits: SessionLimits,
-    taken: Mutex<Taken>,
-}
-
-#[derive(Debug, Default)]
-struct Taken {
-    by_tenant: HashMap<Tenant, u64>,
-    all: u64,
+    taken: Shares<Tenant>,
     /// The number of sessions that were refused at a limit.
-    refused: u64,
-}
-
-/// One session's place. Dropping it frees the place.
-#[derive(Debug)]
-pub(crate) struct Place {
-    places: Arc<Places>,
-    tenant: Tenant,
+    refused: AtomicU64,
 }
 
 impl Places {
     /// Makes the places. All of them are free.
-    pub(crate) fn new(limits: SessionLimits) -> Arc<Places> {
-        Arc::new(Places { limits, taken: Mutex::default() })
+    pub(crate) fn new(limits: SessionLimits) -> Places {
+        Places { limits, taken: Shares::default(), refused: AtomicU64::new(0) }
     }
 
     /// Takes a place for a session of `tenant`, whose name is `name`.
-    pub(crate) fn take(self: &Arc<Self>, tenant: Tenant, name: &Name) -> Result<Place, Refusal> {
-        let mut taken = self.taken.lock();
-        let own = taken.by_tenant.get(&tenant).copied().unwrap_or(0);
-        let full = if own >= self.limits.per_user {
-            Some((format!("user {name}"), own, "limits.sessions_per_user"))
-        } else if taken.all >= self.limits.per_node {
-            Some(("this node".to_owned(), taken.all, "limits.sessions_per_node"))
-        } else {
-            None
-        };
-        if let Some((who, has, limit)) = full {
-            taken.refused += 1;
+    pub(crate) fn take(&self, tenant: Tenant, name: &Name) -> Result<Share<Tenant>, Refusal> {
+        self.taken.take(tenant, |own, all| {
+            let (who, has, limit) = match own >= self.limits.per_user {
+                true => (format!("user {name}"), own, "limits.sessions_per_user"),
+                false if all >= self.limits.per_node => ("this node".to_owned(), all, "limits.sessions_per_node"),
+                false => return Ok(()),
+            };
+            self.refused.fetch_add(1, Ordering::Relaxed);
             let text = format!(
                 "{who} has {has} sessions, which is all that it may have ({limit}): end workers first; one that was thrown out counts until \
                  its process has ended"
             );
-            return Err(Refusal { code: RefusalCode::TooManySessions, text });
-        }
-        *taken.by_tenant.entry(tenant).or_default() += 1;
-        taken.all += 1;
-        Ok(Place { places: self.clone(), tenant })
+            Err(Refusal { code: RefusalCode::TooManySessions, text })
+        })
     }
 
     /// Returns the number of sessions that were refused at a limit.
     pub(crate) fn refused(&self) -> u64 {
-        self.taken.lock().refused
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut taken = self.places.taken.lock();
-        taken.all -= 1;
-        let left = taken.by_tenant.get_mut(&self.tenant).map(|own| {
-            *own -= 1;
-            *own
-        });
-        if left == Some(0) {
-            taken.by_tenant.remove(&self.tenant);
-        }
+        self.refused.load(Ordering::Relaxed)
     }
 }
 
@@ -114,6 +79,6 @@ mod tests {
         let _third = take(1).expect("one is free again");
         drop(other);
         assert!(take(3).is_ok());
-        assert_eq!(places.taken.lock().by_tenant.len(), 1, "who has none takes no memory");
+        assert_eq!(places.taken.holders(), 1, "who has none takes no memory");
     }
 }
