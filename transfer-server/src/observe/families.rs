@@ -48,6 +48,16 @@ impl Families {
         self.family(name, help, MetricType::GAUGE)
     }
 
+    /// Adds a counter without labels.
+    pub(super) fn count(&mut self, name: &str, help: &str, value: u64) {
+        self.counter(name, help).number(&[], value);
+    }
+
+    /// Adds a gauge without labels.
+    pub(super) fn level(&mut self, name: &str, help: &str, value: u64) {
+        self.gauge(name, help).number(&[], value);
+    }
+
     /// Adds a family of durations in seconds.
     pub(super) fn histogram(&mut self, name: &str, help: &str) -> Family<'_> {
         self.family(name, help, MetricType::HISTOGRAM)
@@ -85,6 +95,13 @@ impl Family<'_> {
     #[allow(clippy::cast_precision_loss)]
     pub(super) fn number(&mut self, labels: Labels<'_>, value: u64) -> &mut Self {
         self.sample(labels, value as f64)
+    }
+
+    /// Adds one sample for each of these values of one label.
+    pub(super) fn each(&mut self, label: &'static str, samples: impl IntoIterator<Item = (impl AsRef<str>, u64)>) {
+        for (value, number) in samples {
+            self.number(&[(label, value.as_ref())], number);
+        }
     }
 
     /// Adds one sample of a histogram.

@@ -5,11 +5,12 @@
 
 use super::families::Families;
 use super::observer::{Observation, Observer};
+use crate::directory::Counts;
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 use transfer_core::drive::PostMeter;
 use transfer_core::protocol::{
-    DeltaMeter, ExchangeTotals, LinkStatus, MAX_PATHS, Operation, PathMeter, SpreadMeter, WhyWhole,
+    DeltaMeter, ExchangeTotals, LinkStatus, MAX_PATHS, Operation, OperationMeter, PathMeter, SpreadMeter, WhyWhole,
 };
 use transfer_fabric::engine::EngineMeters;
 
@@ -39,62 +40,45 @@ fn of_sidecar(f: &mut Families, watched: &Observer, look: &Observation) {
     f.gauge("transfer_build_info", "1; the labels say which sidecar this is and of which version.")
         .sample(&[("node", node), ("version", env!("CARGO_PKG_VERSION"))], 1.0);
     f.gauge("transfer_start_time_seconds", "When the sidecar started, in seconds since 1970.").sample(&[], started);
-    f.gauge("transfer_directory_attached", "1 while this node is attached to the directory, else 0.")
-        .number(&[], look.directory.attached.into());
-    f.counter(
-        "transfer_directory_attachments_total",
-        "The number of times that this node has attached to the directory.",
-    )
-    .number(&[], look.directory.attachments);
-    if let Some(hosted) = look.hosted {
-        f.gauge("transfer_directory_entries", "Entries of the directory, if this node hosts it.")
-            .number(&[("kind", "key")], hosted.keys)
-            .number(&[("kind", "worker")], hosted.workers)
-            .number(&[("kind", "node")], hosted.nodes)
-            .number(&[("kind", "watch")], hosted.watches);
+    let what = "1 while this node is attached to the directory, else 0.";
+    f.level("transfer_directory_attached", what, look.directory.attached.into());
+    let what = "The number of times that this node has attached to the directory.";
+    f.count("transfer_directory_attachments_total", what, look.directory.attachments);
+    if let Some(Counts { keys, workers, nodes, watches, .. }) = look.hosted {
+        let kinds = [("key", keys), ("worker", workers), ("node", nodes), ("watch", watches)];
+        f.gauge("transfer_directory_entries", "Entries of the directory, if this node hosts it.").each("kind", kinds);
     }
     if let Some(tls) = look.tls {
         if let Some(expires) = tls.expires {
             let what = "When the first certificate of --tls-cert expires, in seconds since 1970.";
             f.gauge("transfer_tls_certificate_expiry_seconds", what).sample(&[], expires.as_secs_f64());
         }
-        let what = "Handshakes for gRPC that were refused: certificates of no good, strangers, those who say nothing.";
-        f.counter("transfer_tls_handshakes_refused_total", what).number(&[], tls.refused);
+        let what =
+            "gRPC handshakes that were refused: invalid certificates, other protocols, and clients that send nothing.";
+        f.count("transfer_tls_handshakes_refused_total", what, tls.refused);
     }
     let reached = look.measured.snapshot.limits_reached;
-    f.counter(
-        "transfer_limits_reached_total",
-        "Pushes and sessions that were refused at a limit of --limits, by what there was too much of.",
-    )
-    .number(&[("of", "keys")], reached.keys)
-    .number(&[("of", "versions")], reached.versions)
-    .number(&[("of", "partitions")], reached.partitions)
-    .number(&[("of", "sessions")], look.sessions_refused);
-    f.counter(
-        "transfer_log_lines_dropped_total",
-        "Log lines that were dropped by the limit of their place in the code.",
-    )
-    .number(&[], look.log_lines_dropped);
+    let kinds = [("keys", reached.keys), ("versions", reached.versions), ("partitions", reached.partitions)];
+    let what = "Pushes and sessions that were refused at a limit of --limits, by what there was too much of.";
+    f.counter("transfer_limits_reached_total", what)
+        .each("of", kinds.into_iter().chain([("sessions", look.sessions_refused)]));
+    let what = "Log lines that were dropped by the limit of their place in the code.";
+    f.count("transfer_log_lines_dropped_total", what, look.log_lines_dropped);
 }
 
 fn of_records(f: &mut Families, watched: &Observer, look: &Observation) {
-    f.counter("transfer_spans_dropped_total", "Records of transfers that were not written, for too many waited.")
-        .number(&[], look.spans_dropped);
+    let what = "Records of transfers that were not written, for too many waited.";
+    f.count("transfer_spans_dropped_total", what, look.spans_dropped);
     if let Some(export) = &watched.parts().records.export {
-        let mut family = f.counter("transfer_otlp_spans_total", "Spans for the collector, by what has become of them.");
-        for (outcome, count) in export.counts().get() {
-            family.number(&[("outcome", outcome)], count);
-        }
+        let what = "Spans for the collector, by what has become of them.";
+        f.counter("transfer_otlp_spans_total", what).each("outcome", export.counts().get());
     }
     if let Some(datagrams) = &watched.parts().datagrams {
         let what = "Datagrams of transferctl ping --ud that have arrived, by what has become of them.";
-        let mut family = f.counter("transfer_datagrams_total", what);
-        for (outcome, count) in datagrams.counts() {
-            family.number(&[("outcome", outcome)], count);
-        }
+        f.counter("transfer_datagrams_total", what).each("outcome", datagrams.counts());
     }
-    f.gauge("transfer_draining", "1 while the sidecar takes nothing new and is about to leave.")
-        .number(&[], look.measured.snapshot.draining.into());
+    let what = "1 while the sidecar takes nothing new and is about to leave.";
+    f.level("transfer_draining", what, look.measured.snapshot.draining.into());
 }
 
 /// Returns the labels of a path and an operation.
@@ -116,24 +100,18 @@ fn of_transfers(f: &mut Families, look: &Observation) {
             meters.map(move |(op, meter)| (path, op, meter)).filter(move |(path, op, _)| there(path, *op))
         })
     };
-    let mut family =
-        f.counter("transfer_transfers_total", "Finished transfers. Peers beyond the first 128 have no name.");
-    for (path, operation, meter) in each() {
-        family.number(&labels(path, operation), meter.transfers);
-    }
-    drop(family);
-    let mut family = f.counter("transfer_bytes_total", "Bytes of tensors in finished transfers.");
-    for (path, operation, meter) in each() {
-        family.number(&labels(path, operation), meter.bytes);
-    }
-    drop(family);
+    let mut numbers = |name: &str, help: &str, of: fn(&OperationMeter) -> u64| {
+        let mut family = f.counter(name, help);
+        for (path, operation, meter) in each() {
+            family.number(&labels(path, operation), of(meter));
+        }
+    };
+    let what = "Finished transfers. Peers beyond the first 128 have no name.";
+    numbers("transfer_transfers_total", what, |meter| meter.transfers);
+    numbers("transfer_bytes_total", "Bytes of tensors in finished transfers.", |meter| meter.bytes);
     let what =
         "Bytes that a CPU copied in finished transfers, on both sides, the kernel's copies in a socket included.";
-    let mut family = f.counter("transfer_copied_bytes_total", what);
-    for (path, operation, meter) in each() {
-        family.number(&labels(path, operation), meter.copied);
-    }
-    drop(family);
+    numbers("transfer_copied_bytes_total", what, |meter| meter.copied);
     let what = "From the time that a transfer between nodes was on its way until it was there.";
     let mut family = f.histogram("transfer_flight_seconds", what);
     for (path, operation, meter) in each().filter(|(_, _, meter)| meter.in_flight.count() > 0) {
@@ -158,54 +136,42 @@ fn of_transfers(f: &mut Families, look: &Observation) {
     drop(family);
     let shared = meters.shared();
     let what = "Fetches from other nodes that were answered with what the fetch of another worker here had brought.";
-    f.counter("transfer_shared_fetches_total", what).number(&[], shared.fetches);
-    f.counter("transfer_shared_bytes_total", "Bytes of these fetches, which did not come again.")
-        .number(&[], shared.bytes);
+    f.count("transfer_shared_fetches_total", what, shared.fetches);
+    f.count("transfer_shared_bytes_total", "Bytes of these fetches, which did not come again.", shared.bytes);
     let DeltaMeter { versions, bytes, saved, given_up } = meters.deltas();
-    f.counter("transfer_delta_versions_total", "Versions that came from other nodes as deltas of ones that were here.")
-        .number(&[], versions);
-    f.counter("transfer_delta_bytes_total", "Bytes of these deltas.").number(&[], bytes);
-    f.counter("transfer_delta_saved_bytes_total", "Bytes by which these versions are longer than their deltas.")
-        .number(&[], saved);
+    let what = "Versions that came from other nodes as deltas of ones that were here.";
+    f.count("transfer_delta_versions_total", what, versions);
+    f.count("transfer_delta_bytes_total", "Bytes of these deltas.", bytes);
+    let what = "Bytes by which these versions are longer than their deltas.";
+    f.count("transfer_delta_saved_bytes_total", what, saved);
     let what = "Versions that were asked for as a whole although a delta was on its way, by the reason.";
-    let mut family = f.counter("transfer_delta_fallbacks_total", what);
-    for (why, count) in WhyWhole::ALL.into_iter().zip(given_up) {
-        family.number(&[("reason", why.name())], count);
-    }
-    drop(family);
+    let reasons = WhyWhole::ALL.into_iter().map(WhyWhole::name);
+    f.counter("transfer_delta_fallbacks_total", what).each("reason", reasons.zip(given_up));
     let SpreadMeter { redirects, relayed, relayed_bytes, refused, asked_again, held } = meters.spreading();
-    let mut counter = |name: &str, help: &str, value: u64| {
-        f.counter(name, help).number(&[], value);
-    };
     let what = "Requests of other nodes that were sent to nodes that have a version of this node, or are receiving it.";
-    counter("transfer_redirects_total", what, redirects);
-    counter("transfer_relayed_versions_total", "Versions of other nodes that were sent on from here.", relayed);
-    counter("transfer_relayed_bytes_total", "Bytes of these versions.", relayed_bytes);
+    f.count("transfer_redirects_total", what, redirects);
+    f.count("transfer_relayed_versions_total", "Versions of other nodes that were sent on from here.", relayed);
+    f.count("transfer_relayed_bytes_total", "Bytes of these versions.", relayed_bytes);
     let what = "Versions that came from other nodes than their owner, and had other bytes than their owner says.";
-    counter("transfer_relays_refused_total", what, refused);
+    f.count("transfer_relays_refused_total", what, refused);
     let what = "Fetches for which no other node had the version, so that its owner was asked again.";
-    counter("transfer_relay_fallbacks_total", what, asked_again);
+    f.count("transfer_relay_fallbacks_total", what, asked_again);
     let what = "Requests of other nodes that were sent to others, and for which the version is held here.";
-    f.gauge("transfer_redirects_held", what).number(&[], held);
-    let mut family = f.counter("transfer_failures_total", "Operations of workers that ended in failure, by code.");
-    for (code, count) in meters.failures() {
-        family.number(&[("code", &format!("{code:?}"))], count);
-    }
-    drop(family);
-    let mut family =
-        f.counter("transfer_atomic_operations_total", "Operations on counters of the job, by who did them.");
-    for (path, count) in meters.counted() {
-        family.number(&[("path", path.name())], count);
-    }
-    drop(family);
-    f.counter("transfer_barrier_arrivals_total", "Arrivals at barriers whose round became complete.")
-        .number(&[], meters.barriers());
+    f.level("transfer_redirects_held", what, held);
+    let failures = meters.failures().map(|(code, count)| (format!("{code:?}"), count));
+    f.counter("transfer_failures_total", "Operations of workers that ended in failure, by code.")
+        .each("code", failures);
+    let counted = meters.counted().map(|(path, count)| (path.name(), count));
+    let what = "Operations on counters of the job, by who did them.";
+    f.counter("transfer_atomic_operations_total", what).each("path", counted);
+    let what = "Arrivals at barriers whose round became complete.";
+    f.count("transfer_barrier_arrivals_total", what, meters.barriers());
 }
 
 fn of_memory(f: &mut Families, look: &Observation) {
     let now = &look.measured.snapshot;
-    f.gauge("transfer_pinned_bytes", "Pinned memory: arenas, pools and rings.").number(&[], look.pinned);
-    f.gauge("transfer_pinned_limit_bytes", "The limit of pinned memory.").number(&[], look.pinned_limit);
+    f.level("transfer_pinned_bytes", "Pinned memory: arenas, pools and rings.", look.pinned);
+    f.level("transfer_pinned_limit_bytes", "The limit of pinned memory.", look.pinned_limit);
     let pools = |f: &mut Families, name: &str, help: &str, of: fn(&transfer_core::protocol::PoolStatus) -> u64| {
         let mut family = f.gauge(name, help);
         for pool in &now.pools {
@@ -216,31 +182,28 @@ fn of_memory(f: &mut Families, look: &Observation) {
     pools(f, "transfer_pool_bytes", "Size of a user id's landing pool.", |p| p.bytes);
     pools(f, "transfer_pool_used_bytes", "Used bytes of a user id's landing pool.", |p| p.used);
     pools(f, "transfer_pool_waiting", "Requests that wait for room in a user id's landing pool.", |p| p.waiting);
-    let mut gauge = |name: &str, help: &str, value: u64| {
-        f.gauge(name, help).number(&[], value);
-    };
-    gauge("transfer_sessions", "Connected workers.", now.sessions);
-    gauge("transfer_tensors", "Keys with a published version.", now.tensors);
-    gauge(
+    f.level("transfer_sessions", "Connected workers.", now.sessions);
+    f.level("transfer_tensors", "Keys with a published version.", now.tensors);
+    f.level(
         "transfer_blobs",
         "Ranges of memory that somebody can reach: published, being read, or under way.",
         now.blobs,
     );
-    gauge(
+    f.level(
         "transfer_base_bytes",
         "Bytes of versions from other nodes that are kept because deltas of them may follow, or other nodes may ask for them.",
         now.base_bytes,
     );
-    gauge("transfer_leases", "Leases that workers hold on what they fetched.", now.leases);
-    gauge("transfer_operations", "Operations of workers that have not ended.", now.operations);
-    gauge(
+    f.level("transfer_leases", "Leases that workers hold on what they fetched.", now.leases);
+    f.level("transfer_operations", "Operations of workers that have not ended.", now.operations);
+    f.level(
         "transfer_slots",
         "Landing slots that peers may write to, or in quarantine until they surely do not any more.",
         now.slots,
     );
-    gauge("transfer_named_counters", "Counters, barriers and rosters that live at this sidecar.", now.counters);
-    gauge("transfer_rosters", "Rosters of sharded states that live at this sidecar.", now.rosters);
-    gauge(
+    f.level("transfer_named_counters", "Counters, barriers and rosters that live at this sidecar.", now.counters);
+    f.level("transfer_rosters", "Rosters of sharded states that live at this sidecar.", now.rosters);
+    f.level(
         "transfer_unfinished_versions",
         "Versions of these states that some ranks have committed and that are not whole, at most 64.",
         now.unfinished.len() as u64,
@@ -251,24 +214,18 @@ fn of_memory(f: &mut Families, look: &Observation) {
 fn of_exchanges(f: &mut Families, look: &Observation) {
     let ExchangeTotals { exchanges, tasks, rows, bytes, memory, spilled, reads_waiting, writes_waiting } =
         look.measured.snapshot.exchanges;
-    let mut counter = |name: &str, help: &str, value: u64| {
-        f.counter(name, help).number(&[], value);
-    };
-    counter("transfer_exchange_tasks_total", "Tasks of exchanges that workers of this node have committed.", tasks);
-    counter("transfer_exchange_rows_total", "Rows of committed tasks of exchanges, as their workers say.", rows);
-    counter("transfer_exchange_bytes_total", "Bytes of these rows, as their workers say.", bytes);
-    let mut gauge = |name: &str, help: &str, value: u64| {
-        f.gauge(name, help).number(&[], value);
-    };
-    gauge(
+    f.count("transfer_exchange_tasks_total", "Tasks of exchanges that workers of this node have committed.", tasks);
+    f.count("transfer_exchange_rows_total", "Rows of committed tasks of exchanges, as their workers say.", rows);
+    f.count("transfer_exchange_bytes_total", "Bytes of these rows, as their workers say.", bytes);
+    f.level(
         "transfer_exchanges",
         "Exchanges of which something is here: an anchor, committed tasks, or rows.",
         exchanges,
     );
-    gauge("transfer_exchange_memory_bytes", "Bytes of rows of exchanges that lie in arenas here.", memory);
-    gauge("transfer_exchange_spilled_bytes", "Bytes of rows of exchanges that lie on disk here.", spilled);
-    gauge("transfer_exchange_reads_waiting", "Fetches of parts of exchanges that wait.", reads_waiting);
-    gauge(
+    f.level("transfer_exchange_memory_bytes", "Bytes of rows of exchanges that lie in arenas here.", memory);
+    f.level("transfer_exchange_spilled_bytes", "Bytes of rows of exchanges that lie on disk here.", spilled);
+    f.level("transfer_exchange_reads_waiting", "Fetches of parts of exchanges that wait.", reads_waiting);
+    f.level(
         "transfer_exchange_writers_waiting",
         "Tasks that found no room in their arena, and whose rows wait to be written to disk.",
         writes_waiting,
@@ -289,7 +246,7 @@ fn shown_links(look: &Observation) -> Vec<&LinkStatus> {
 }
 
 fn of_links(f: &mut Families, look: &Observation) {
-    f.gauge("transfer_links", "Links to peers.").number(&[], look.measured.snapshot.links);
+    f.level("transfer_links", "Links to peers.", look.measured.snapshot.links);
     let links = shown_links(look);
     let mut gauge = |name: &str, help: &str, of: &dyn Fn(&LinkStatus) -> u64| {
         let mut family = f.gauge(name, help);
@@ -313,32 +270,28 @@ fn of_engine(f: &mut Families, look: &Observation) {
     let EngineMeters { rounds, busy, sleeps, commands, submissions, replies, replies_delayed, .. } = measured.engine;
     f.counter("transfer_engine_busy_seconds_total", "The time that the data-plane thread was busy.")
         .sample(&[], busy.as_secs_f64());
-    let mut counter = |name: &str, help: &str, value: u64| {
-        f.counter(name, help).number(&[], value);
-    };
-    counter("transfer_engine_rounds_total", "Rounds of the data-plane thread with work.", rounds);
-    counter("transfer_engine_sleeps_total", "Sleeps of the data-plane thread.", sleeps);
-    counter("transfer_engine_commands_total", "Commands of the control plane to the data plane.", commands);
-    counter("transfer_ring_submissions_total", "Records taken out of workers' submission rings.", submissions);
-    counter("transfer_ring_replies_total", "Replies to workers.", replies);
-    counter("transfer_ring_replies_delayed_total", "Replies that found their worker's ring full.", replies_delayed);
+    f.count("transfer_engine_rounds_total", "Rounds of the data-plane thread with work.", rounds);
+    f.count("transfer_engine_sleeps_total", "Sleeps of the data-plane thread.", sleeps);
+    f.count("transfer_engine_commands_total", "Commands of the control plane to the data plane.", commands);
+    f.count("transfer_ring_submissions_total", "Records taken out of workers' submission rings.", submissions);
+    f.count("transfer_ring_replies_total", "Replies to workers.", replies);
+    f.count("transfer_ring_replies_delayed_total", "Replies that found their worker's ring full.", replies_delayed);
     let boards = measured.boards;
-    counter(
+    f.count(
         "transfer_board_hits_total",
         "Fetches that workers have answered by a look-up on their board.",
         boards.hits,
     );
-    counter("transfer_board_bytes_total", "Bytes of the tensors that these look-ups found.", boards.bytes);
-    f.gauge("transfer_board_versions", "Versions that boards show.").number(&[], boards.shown);
-    f.gauge("transfer_board_versions_pending", "Withdrawn versions of boards that workers still read.")
-        .number(&[], boards.pending);
-    f.gauge("transfer_engine_commands_waiting", "Commands that wait for the data plane.")
-        .number(&[], measured.commands_waiting);
-    f.gauge("transfer_ring_replies_waiting", "Replies that wait for their workers to read.")
-        .number(&[], measured.replies_waiting);
+    f.count("transfer_board_bytes_total", "Bytes of the tensors that these look-ups found.", boards.bytes);
+    f.level("transfer_board_versions", "Versions that boards show.", boards.shown);
+    let what = "Withdrawn versions of boards that workers still read.";
+    f.level("transfer_board_versions_pending", what, boards.pending);
+    let what = "Commands that wait for the data plane.";
+    f.level("transfer_engine_commands_waiting", what, measured.commands_waiting);
+    f.level("transfer_ring_replies_waiting", "Replies that wait for their workers to read.", measured.replies_waiting);
+    let rung = [("rung", measured.engine.doorbells_rung), ("taken", measured.engine.doorbells_taken)];
     f.counter("transfer_doorbells_total", "Doorbells of workers: rung to wake a worker, taken when a worker woke us.")
-        .number(&[("direction", "rung")], measured.engine.doorbells_rung)
-        .number(&[("direction", "taken")], measured.engine.doorbells_taken);
+        .each("direction", rung);
 }
 
 fn of_fabrics(f: &mut Families, look: &Observation) {
