@@ -4,8 +4,9 @@
 //! Helm make of a value that nobody gave. And Kubernetes describes each Service in the environment of every container: one
 //! named `transfer-verbs` is `TRANSFER_VERBS_PORT=tcp://10.0.0.1:7471`.
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, Command};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 
 /// Returns whether this variable is a setting.
 fn is_setting(name: &OsStr, value: &OsStr) -> bool {
@@ -22,6 +23,23 @@ pub fn settings(command: Command) -> Command {
         _ => arg,
     };
     command.mut_args(settings_of).mut_subcommands(settings)
+}
+
+/// Returns the variable whose value is invalid, and the value, if the error is about one and not about a word of the command
+/// line. The parser's own error would name the flag.
+#[must_use]
+pub fn invalid_variable(command: &Command, error: &clap::Error, words: &[OsString]) -> Option<(String, OsString)> {
+    let Some(ContextValue::String(shown)) = error.get(ContextKind::InvalidArg) else { return None };
+    // `--admin <URL|PATH>`
+    let flag = shown.split([' ', '=']).next()?;
+    let given = |word: &OsString| word.to_str().is_some_and(|word| word.split('=').next() == Some(flag));
+    if words.iter().any(given) {
+        return None;
+    }
+    let commands = std::iter::once(command).chain(command.get_subcommands());
+    let mut all = commands.flat_map(|command| command.get_arguments());
+    let name = all.find(|arg| arg.get_long() == flag.strip_prefix("--"))?.get_env()?;
+    Some((name.to_string_lossy().into_owned(), std::env::var_os(name)?))
 }
 
 #[cfg(test)]

@@ -72,6 +72,12 @@ pub fn short(time: Duration) -> String {
     }
 }
 
+/// A time in nanoseconds, as JSON and requests have it.
+#[must_use]
+pub fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// The text is no valid value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a duration is a number with its unit: 500ms, 10s, 2.5s, 1min, 1h")]
@@ -96,16 +102,16 @@ pub fn duration(text: &str) -> Result<Duration, NotADuration> {
 
 /// The text is no valid value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a size is a whole number of bytes, or of KiB, MiB, GiB or TiB: 64MiB")]
+#[error("a size is a whole number with KiB, MiB, GiB or TiB behind it, or a number of bytes: 64MiB, 1GiB, 4096")]
 pub struct NotASize;
 
-/// Parses a size as `transferd` does: `4096`, `64MiB`, `1 GiB`.
+/// Parses a size: `4096`, `64MiB`, `1 GiB`, `4096B`.
 ///
 /// # Errors
 /// [`NotASize`].
 pub fn size(text: &str) -> Result<u64, NotASize> {
     let text = text.trim();
-    const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    const UNITS: [(&str, u32); 5] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10), ("B", 0)];
     let unit = UNITS.iter().find(|(name, _)| text.ends_with(name));
     let (digits, shift) = unit.map_or((text, 0), |(name, shift)| (text[..text.len() - name.len()].trim_end(), *shift));
     // u64's own parser accepts a leading plus.

@@ -113,7 +113,7 @@ pub async fn run(options: &Options) -> Result<(), Error> {
 
 async fn once(options: &Options, node: &str) -> Result<Outcome, Error> {
     let mut admin = options.target.connect().await?;
-    let timeout_ns = u64::try_from(options.timeout.as_nanos()).unwrap_or(u64::MAX);
+    let timeout_ns = units::nanos(options.timeout);
     let datagrams = options.ud;
     match admin.ping(PingRequest { node: node.to_owned(), timeout_ns, datagrams }).await {
         Ok(answer) => Ok(Outcome::Answered(answer.into_inner())),

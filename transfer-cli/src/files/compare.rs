@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use transfer_proto::v1::StatusResponse;
 use transfer_terminal::cpu::{self, CpuTime};
+use transfer_terminal::units::nanos;
 
 /// Prints the CPU time of a shell's children, as POSIX has `times`, behind what rsync says at the other end.
 const WITH_TIMES: &str = r#"sh -c 'rsync "$@"; status=$?; times >&2; exit $status' rsync"#;
@@ -25,10 +26,7 @@ pub(super) struct Ends {
 
 impl Ends {
     pub(super) fn as_json(&self) -> Value {
-        let one = |time: CpuTime| {
-            let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-            json!({ "user_ns": ns(time.user), "system_ns": ns(time.system) })
-        };
+        let one = |time: CpuTime| json!({ "user_ns": nanos(time.user), "system_ns": nanos(time.system) });
         json!({ "here": one(self.here), "there": self.there.map(one) })
     }
 

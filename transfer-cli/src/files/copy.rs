@@ -8,7 +8,7 @@ use super::compare::{self, Clock, Ends};
 use super::copy_options::{Options, To};
 use super::digest::Hash;
 use super::input::Input;
-use super::story::Progress;
+use super::story;
 use super::{FilesError, blocking, interruption};
 use crate::admin::{Target, cluster, fabric_name};
 use crate::error::Error;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use transfer_client::{Client, DType, Until};
 use transfer_core::text::printable;
 use transfer_proto::v1::{CopyDone, CopyProgress, CopyRequest};
-use transfer_terminal::units::bytes as in_units;
+use transfer_terminal::units::{bytes as in_units, nanos};
 
 /// The pieces in the arena: those that the receiver fetches ahead, and those that are read meanwhile.
 const PIECES_IN_ARENA: u64 = 8;
@@ -71,7 +71,7 @@ async fn copy(options: &Options) -> Result<(), Error> {
     let began = Instant::now();
     let mut admin = to.connect_for_long().await?;
     let mut reports = admin.copy(request).await.map_err(|e| to.answered(e))?.into_inner();
-    let bar = Progress::new(len, &options.verbosity);
+    let bar = story::bar(Some(len), &options.verbosity);
     let mut publishing = std::pin::pin!(publish(&client, &input, &key, options.message_size));
     let mut digest = None;
     let done: CopyDone = loop {
@@ -80,13 +80,13 @@ async fn copy(options: &Options) -> Result<(), Error> {
             biased;
             report = reports.message() => match report.map_err(|e| to.answered(e))? {
                 Some(CopyProgress { done: Some(done), .. }) => break done,
-                Some(CopyProgress { bytes, .. }) => bar.at(bytes),
+                Some(CopyProgress { bytes, .. }) => bar.set_position(bytes),
                 None => return Err(Error::StreamEnded { address: to.admin.clone(), what: "the copy" }),
             },
             published = &mut publishing, if digest.is_none() => digest = Some(published?),
         }
     };
-    bar.end();
+    bar.finish_and_clear();
     let took = began.elapsed();
     // The receiver may be done before this node has answered the push of the digest.
     let digest = match digest {
@@ -152,10 +152,6 @@ fn random() -> Result<String, FilesError> {
     let read = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut bytes));
     read.map_err(|source| FilesError::File { what: "read", path: path.into(), source })?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
-}
-
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// `256 MiB in 0.500 s, 512 MiB/s`

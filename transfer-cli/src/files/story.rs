@@ -9,7 +9,7 @@ use std::time::Duration;
 use transfer_client::{Report, TensorMeta};
 use transfer_terminal::exit::Exit;
 use transfer_terminal::output::complain;
-use transfer_terminal::units::{bytes, counted};
+use transfer_terminal::units::{bytes, counted, nanos};
 use transfer_terminal::{errln, outln};
 
 /// The verbosity.
@@ -51,39 +51,14 @@ impl Failed {
     }
 }
 
-/// The bar of one long transfer.
-pub(super) struct Progress(ProgressBar);
-
-impl Progress {
-    pub(super) fn new(all_bytes: u64, verbosity: &Verbosity) -> Progress {
-        let bar = ProgressBar::with_draw_target(Some(all_bytes), draw_target(verbosity));
-        set_style(&bar);
-        bar.enable_steady_tick(REDRAW_INTERVAL);
-        Progress(bar)
-    }
-
-    /// Shows that this many bytes are done.
-    pub(super) fn at(&self, bytes: u64) {
-        self.0.set_position(bytes);
-    }
-
-    pub(super) fn end(&self) {
-        self.0.finish_and_clear();
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
-/// Draws only on a terminal, and not at all if the user wants quiet.
-fn draw_target(verbosity: &Verbosity) -> ProgressDrawTarget {
-    match verbosity.quiet {
-        true => ProgressDrawTarget::hidden(),
-        false => ProgressDrawTarget::stderr(),
-    }
+/// A bar. It is drawn only on a terminal, and not at all if the user wants quiet; a dropped one is cleared.
+pub(super) fn bar(all_bytes: Option<u64>, verbosity: &Verbosity) -> ProgressBar {
+    let target = if verbosity.quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+    let bar = ProgressBar::with_draw_target(all_bytes, target);
+    set_style(&bar);
+    // It is also drawn before anything is counted.
+    bar.enable_steady_tick(REDRAW_INTERVAL);
+    bar
 }
 
 /// The interval at which an unchanged bar is drawn.
@@ -136,11 +111,7 @@ impl Story {
         verbosity: &Verbosity,
         to_stderr: bool,
     ) -> Story {
-        let bar = ProgressBar::with_draw_target(all_bytes, draw_target(verbosity));
-        set_style(&bar);
-        // The bar is also drawn before anything is counted.
-        bar.enable_steady_tick(REDRAW_INTERVAL);
-        let verbosity = verbosity.clone();
+        let (bar, verbosity) = (bar(all_bytes, verbosity), verbosity.clone());
         Story { what, all, verbosity, to_stderr, bar, done: 0, bytes: 0, copied: 0, failed: Vec::new(), only: None }
     }
 
@@ -178,7 +149,6 @@ impl Story {
         self.bytes += meta.len_bytes();
         self.copied += copied;
         self.bar.set_message(format!("{} of {}", self.done, self.all));
-        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         if self.verbosity.json {
             self.say(
                 &json!({

@@ -25,11 +25,12 @@ pub use in_process::SettingError;
 pub(crate) use in_process::in_process;
 pub use limits::{AllLimits, DirectoryLimits, Limit, LimitsConfig, NotALimit, SessionLimits};
 pub use security::{NamePattern, NotAPattern, SecurityConfig};
-pub use size::{NotASize, Size};
+pub use size::Size;
 pub use source::{LoadError, Loaded, Origin, Setting, SourceFlags, load};
 pub use spill::SpillConfig;
 pub(crate) use tenants::Tenancy;
 pub use tenants::{NotARule, PeerTenants, PrefixRule, TenantAdmin, TenantIds, TenantsConfig};
+pub use transfer_terminal::units::NotASize;
 
 use crate::observe::WatchConfig;
 use clap::ValueEnum;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use transfer_terminal::units::{NotASize, size};
 
 /// A number of bytes, written as `4096`, `64KiB`, `64MiB`, `1GiB`, `1TiB`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -9,27 +10,11 @@ pub struct Size(pub u64);
 
 const UNITS: [(&str, u64); 5] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
-/// The text is not a size.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("a size is a whole number with KiB, MiB, GiB or TiB behind it, or a number of bytes: 64MiB, 1GiB, 4096")]
-pub struct NotASize;
-
 impl FromStr for Size {
     type Err = NotASize;
 
     fn from_str(text: &str) -> Result<Size, NotASize> {
-        let text = text.trim();
-        let unit = UNITS.iter().find(|(name, _)| text.ends_with(name));
-        let (digits, factor) = match unit {
-            Some((name, factor)) => (text[..text.len() - name.len()].trim_end(), *factor),
-            None => (text, 1),
-        };
-        // u64's own parser accepts a leading plus.
-        if !digits.bytes().all(|b| b.is_ascii_digit()) {
-            return Err(NotASize);
-        }
-        let number: u64 = digits.parse().map_err(|_| NotASize)?;
-        number.checked_mul(factor).map(Size).ok_or(NotASize)
+        size(text).map(Size)
     }
 }
 

@@ -8,7 +8,6 @@
 
 use super::file::{ConfigFile, FileError, Judge, in_short};
 use super::{Config, ConfigError, Flags};
-use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, CommandFactory, FromArgMatches};
 use std::ffi::OsString;
@@ -148,18 +147,8 @@ pub fn load(arguments: &[OsString]) -> Result<Loaded, LoadError> {
 
 /// Returns the error of a value that is in the environment, and not on the command line.
 fn of_environment(error: &clap::Error, arguments: &[OsString]) -> Option<LoadError> {
-    let Some(ContextValue::String(shown)) = error.get(ContextKind::InvalidArg) else { return None };
-    // `shown` has the form `--pool-bytes <SIZE>`.
-    let flag = shown.split([' ', '=']).next()?;
-    let given = |word: &OsString| word.to_str().is_some_and(|word| word.split('=').next() == Some(flag));
-    if arguments.iter().any(given) {
-        return None;
-    }
-    let command = command();
-    let arg = command.get_arguments().find(|arg| arg.get_long() == flag.strip_prefix("--"))?;
-    let name = arg.get_env()?;
-    let value = std::env::var_os(name)?.to_string_lossy().into_owned();
-    Some(LoadError::Environment { name: name.to_string_lossy().into_owned(), value, why: in_short(error) })
+    let (name, value) = transfer_terminal::environment::invalid_variable(&command(), error, arguments)?;
+    Some(LoadError::Environment { name, value: value.to_string_lossy().into_owned(), why: in_short(error) })
 }
 
 fn load_with(arguments: &[OsString], said: &ArgMatches, file: Option<ConfigFile>) -> Result<Loaded, LoadError> {
