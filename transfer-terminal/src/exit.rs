@@ -74,7 +74,7 @@ impl Exit {
             Exit::NoRdma => "no RDMA on this host, or at a node that is pinged over it",
             Exit::TimedOut => "timed out",
             Exit::NotFound => "not found: the key, its version or the worker",
-            Exit::NotVerified => "not verified: the bytes are not those that they should be",
+            Exit::NotVerified => "not verified: the bytes differ from the expected ones",
             Exit::Unhealthy => "unhealthy: doctor found something that does not work",
             Exit::PartlyDone => "partly done: some of many failed",
             Exit::Interrupted => "interrupted before it was done",

@@ -106,15 +106,15 @@ impl Pieces {
     fn read(bytes: &[u8]) -> Result<Option<Pieces>, &'static str> {
         let Some(text) = bytes.strip_prefix(LIST_MAGIC) else { return Ok(None) };
         let text: Text = serde_json::from_slice(text).map_err(|_| "its text is not understood")?;
-        let dtype = DType::from_name(&text.dtype).ok_or("it names an element type that there is not")?;
-        let meta = TensorMeta::of(dtype, &text.shape).map_err(|_| "it says a shape that cannot be")?;
+        let dtype = DType::from_name(&text.dtype).ok_or("unknown element type")?;
+        let meta = TensorMeta::of(dtype, &text.shape).map_err(|_| "invalid shape")?;
         let sum = text.pieces.iter().try_fold(0u64, |sum, piece| sum.checked_add(piece.bytes));
         if sum != Some(meta.len_bytes()) {
             return Err("its pieces are not as long as the whole");
         }
         match text.pieces.iter().all(|piece| piece.digest().is_some()) {
             true => Ok(Some(Pieces { meta, pieces: text.pieces })),
-            false => Err("a digest is none"),
+            false => Err("a digest is not 64 hexadecimal digits"),
         }
     }
 }

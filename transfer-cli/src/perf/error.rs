@@ -212,7 +212,7 @@ pub enum PerfError {
         hint: &'static str,
     },
     /// The bytes differ.
-    #[error("{test}, {size} bytes: what has arrived is not what was sent")]
+    #[error("{test}, {size} bytes: the bytes that arrived differ from those that were sent")]
     NotVerified {
         /// The test.
         test: String,

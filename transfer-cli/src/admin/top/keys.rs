@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// The interval at which the thread checks whether it should stop.
-const LOOK_UP: Duration = Duration::from_millis(100);
+const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A request by a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +30,7 @@ impl Keys {
         let stopped = stop.clone();
         std::thread::Builder::new().name("keys".into()).spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
-                let event = match poll(LOOK_UP) {
+                let event = match poll(STOP_CHECK_INTERVAL) {
                     Ok(false) => continue,
                     Ok(true) => read().map(meaning),
                     Err(e) => Err(e),
