@@ -2,6 +2,8 @@
 //! they state the units and rules of each field.
 #![forbid(unsafe_code)]
 
+mod json;
+
 /// Version 1 of the contracts.
 #[allow(missing_docs, clippy::all, unreachable_pub, rust_2018_idioms, reason = "generated code")]
 pub mod v1 {

@@ -3,7 +3,6 @@
 use crate::error::Error;
 use crate::files::error::FilesError;
 use crate::{admin, certs, devices, doctor, files, layout, perf};
-use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -26,22 +25,9 @@ pub enum Command {
     Status(admin::status::Options),
     /// Show the hosts of the directory, which of them leads, and who has not recited to it
     Directory(admin::directory::Options),
-    /// List connected workers
-    Sessions(admin::lists::Sessions),
-    /// List nodes with a link, or to which one is being made
-    Peers(admin::lists::Peers),
-    /// List links to peers: their fabric, the fallback reason, their queues and their traffic
-    Links(admin::lists::Links),
-    /// List the tensors that are published at the sidecar, or at all nodes
-    Tensors(admin::lists::Tensors),
-    /// List memory: arenas of workers, landing pools, and the sidecar's own
-    Segments(admin::lists::Segments),
-    /// List unfinished operations of workers, and what they wait for
-    Transfers(admin::lists::Transfers),
-    /// List exchanges of record batches: rows, bytes, skew, what lies on disk, and who waits for whom
-    Exchanges(admin::lists::Exchanges),
-    /// List landing slots that are not free because a peer might still write into them
-    Quarantine(admin::lists::Quarantine),
+    /// A list.
+    #[command(flatten)]
+    List(admin::lists::Lists),
     /// Print events as they happen
     Events(admin::events::Options),
     /// Show a live screen: throughput of links, transfers, pools, workers, the slowest waits
@@ -97,14 +83,7 @@ impl Command {
         match self {
             Command::Status(options) => in_runtime(admin::status::run(&options)),
             Command::Directory(options) => in_runtime(admin::directory::run(&options)),
-            Command::Sessions(list) => in_runtime(admin::lists::run(&list)),
-            Command::Peers(list) => in_runtime(admin::lists::run(&list)),
-            Command::Links(list) => in_runtime(admin::lists::run(&list)),
-            Command::Tensors(list) => in_runtime(admin::lists::run_tensors(&list)),
-            Command::Segments(list) => in_runtime(admin::lists::run(&list)),
-            Command::Transfers(list) => in_runtime(admin::lists::run(&list)),
-            Command::Exchanges(list) => in_runtime(admin::lists::run_exchanges(&list)),
-            Command::Quarantine(list) => in_runtime(admin::lists::run(&list)),
+            Command::List(list) => in_runtime(list.run()),
             Command::Events(options) => in_runtime(admin::events::run(&options)),
             Command::Top(options) => in_runtime(admin::top::run(&options)),
             Command::Watch(options) => in_runtime(admin::watch::run(&options)),
@@ -166,17 +145,7 @@ pub fn parse_from(words: &[OsString]) -> Arguments {
 
 /// The error for an invalid value in an environment variable. The parser's own error would name the flag.
 fn of_environment(error: &clap::Error, words: &[OsString]) -> Option<String> {
-    let Some(ContextValue::String(shown)) = error.get(ContextKind::InvalidArg) else { return None };
-    // `--admin <URL|PATH>`
-    let flag = shown.split([' ', '=']).next()?;
-    let given = |word: &OsString| word.to_str().is_some_and(|word| word.split('=').next() == Some(flag));
-    if words.iter().any(given) {
-        return None;
-    }
-    let command = Arguments::command();
-    let mut all = command.get_subcommands().flat_map(|command| command.get_arguments());
-    let name = all.find(|arg| arg.get_long() == flag.strip_prefix("--"))?.get_env()?;
-    let (name, value) = (name.to_string_lossy(), std::env::var_os(name)?);
+    let (name, value) = environment::invalid_variable(&Arguments::command(), error, words)?;
     let why = std::error::Error::source(error).map_or_else(|| "it is not valid".to_owned(), ToString::to_string);
     Some(format!("{name}={value:?}: {why}"))
 }

@@ -1,16 +1,14 @@
-//! Lists over all nodes of a cluster: the directory names the nodes, and each is asked.
+//! Lists of one node, or over all nodes of a cluster: the directory names the nodes, and each is asked.
 
 use super::Target;
 use super::address::Address;
-use super::lists::Answer;
+use super::pages::{First, Pages, first, rest};
 use crate::error::Error;
 use std::ops::ControlFlow;
 use std::time::Duration;
 use tokio::task::JoinHandle;
-use tonic::transport::Channel;
 use transfer_core::text::printable;
-use transfer_proto::v1::admin_client::AdminClient;
-use transfer_proto::v1::{Exchange, ExchangesRequest, Node, NodesRequest, NodesResponse, Tensor, TensorsRequest};
+use transfer_proto::v1::{Node, NodesRequest, NodesResponse};
 use transfer_terminal::units::age;
 
 /// The number of nodes that are asked at a time.
@@ -48,50 +46,21 @@ impl NodesAsked {
     }
 }
 
-/// The request for the pages of a list.
-pub(crate) trait Pages: Clone + Send + Sync + 'static {
-    /// The entries of the list.
-    type Entry: Send + 'static;
-
-    /// Asks for the page of this token.
-    fn page(
-        &self,
-        admin: &mut AdminClient<Channel>,
-        page_token: String,
-    ) -> impl Future<Output = Answer<Self::Entry>> + Send;
-}
-
-impl Pages for TensorsRequest {
-    type Entry = Tensor;
-
-    async fn page(&self, admin: &mut AdminClient<Channel>, page_token: String) -> Answer<Tensor> {
-        let page = admin.tensors(TensorsRequest { page_token, ..self.clone() }).await?.into_inner();
-        Ok((page.tensors, page.next_page_token))
-    }
-}
-
-impl Pages for ExchangesRequest {
-    type Entry = Exchange;
-
-    async fn page(&self, admin: &mut AdminClient<Channel>, page_token: String) -> Answer<Exchange> {
-        let page = admin.exchanges(ExchangesRequest { page_token, ..self.clone() }).await?.into_inner();
-        Ok((page.exchanges, page.next_page_token))
-    }
-}
-
-/// The first page of one node, with the client and the token for the others.
-type First<T> = Result<(AdminClient<Channel>, Vec<T>, String), Error>;
-
-/// Asks all nodes of the cluster of `target` for a list. `each` gets every page with its node's name, in the order of
-/// these names, until it breaks.
+/// Asks the node of `target` for a list, or all nodes of its cluster. `each` gets every page with its node's name, in the
+/// order of these names, until it breaks. A single node has no name.
 ///
 /// # Errors
 /// [`Error::Unreachable`], [`Error::Admin`]: of the sidecar at `target`. Failures of other nodes are in [`NodesAsked`].
 pub(crate) async fn list<R: Pages>(
     target: &Target,
-    request: &R,
+    request: R,
+    all_nodes: bool,
     mut each: impl FnMut(&str, Vec<R::Entry>) -> ControlFlow<()>,
 ) -> Result<NodesAsked, Error> {
+    if !all_nodes {
+        let first = first(target.clone(), request.clone()).await;
+        return rest(target, &request, first, |page| each("", page)).await.map(|_| NodesAsked::default());
+    }
     let (nodes, mut asked) = nodes(target).await?;
     for some in nodes.chunks(AT_ONCE) {
         let begin = |(_, target): &(String, Target)| tokio::spawn(first(target.clone(), request.clone()));
@@ -99,7 +68,7 @@ pub(crate) async fn list<R: Pages>(
         for ((node, target), begun) in some.iter().zip(begun) {
             // A task ends early only when the runtime does.
             let Ok(first) = begun.await else { return Ok(asked) };
-            match rest(target, request, first, |page| each(node, page)).await {
+            match rest(target, &request, first, |page| each(node, page)).await {
                 Ok(ControlFlow::Continue(())) => {}
                 Ok(ControlFlow::Break(())) => return Ok(asked),
                 Err(error) => {
@@ -109,31 +78,6 @@ pub(crate) async fn list<R: Pages>(
         }
     }
     Ok(asked)
-}
-
-async fn first<R: Pages>(target: Target, request: R) -> First<R::Entry> {
-    let mut admin = target.connect().await?;
-    let (entries, page_token) = request.page(&mut admin, String::new()).await.map_err(|e| target.answered(e))?;
-    Ok((admin, entries, page_token))
-}
-
-/// Passes the first page on, and asks for the others.
-async fn rest<R: Pages>(
-    target: &Target,
-    request: &R,
-    first: First<R::Entry>,
-    mut each: impl FnMut(Vec<R::Entry>) -> ControlFlow<()>,
-) -> Result<ControlFlow<()>, Error> {
-    let (mut admin, mut entries, mut page_token) = first?;
-    loop {
-        if each(entries).is_break() {
-            return Ok(ControlFlow::Break(()));
-        }
-        if page_token.is_empty() {
-            return Ok(ControlFlow::Continue(()));
-        }
-        (entries, page_token) = request.page(&mut admin, page_token).await.map_err(|e| target.answered(e))?;
-    }
 }
 
 /// The pages of the cluster's nodes.

@@ -2,7 +2,7 @@
 
 use super::Target;
 use crate::error::Error;
-use serde_json::{Value, json};
+use serde_json::json;
 use transfer_core::text::printable;
 use transfer_proto::v1::{DirectoryState, MoveDirectoryRequest};
 use transfer_terminal::table::Table;
@@ -53,7 +53,7 @@ pub async fn run(options: &Options) -> Result<(), Error> {
     }
     let directory = options.target.status().await?.directory.unwrap_or_default();
     match options.json {
-        true => transfer_terminal::outln!("{:#}", as_json(&directory)),
+        true => transfer_terminal::outln!("{:#}", json!(directory)),
         false => transfer_terminal::out!("{}", as_table(&directory)),
     }
     Ok(())
@@ -124,18 +124,6 @@ fn as_table(directory: &DirectoryState) -> String {
         false => line(format!("this node is NOT attached: {}", directory.why_not)),
     }
     text
-}
-
-/// The directory, as `status --json` has it, too.
-pub(super) fn as_json(directory: &DirectoryState) -> Value {
-    let hosts = directory.hosts.iter().map(|host| json!({ "node": host.node, "location": host.location }));
-    json!({
-        "hosted_here": directory.hosted_here, "location": directory.location, "attached": directory.attached,
-        "why_not": directory.why_not, "attachments": directory.attachments, "keys": directory.keys,
-        "workers": directory.workers, "nodes": directory.nodes, "watches": directory.watches,
-        "hosts": hosts.collect::<Vec<_>>(), "leader": directory.leader, "term": directory.term,
-        "awaited": directory.awaited,
-    })
 }
 
 #[cfg(test)]

@@ -2,10 +2,10 @@
 
 use super::Target;
 use crate::error::Error;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::time::Duration;
 use transfer_proto::v1::{DrainProgress, DrainRequest, DrainStep};
-use transfer_terminal::units::{counted, short};
+use transfer_terminal::units::{counted, nanos, short};
 
 /// The options of `transferctl drain`.
 #[derive(Debug, Clone, clap::Args)]
@@ -37,14 +37,14 @@ fn positive(text: &str) -> Result<Duration, String> {
 /// # Errors
 /// [`Error::Unreachable`], [`Error::Admin`]; [`Error::Overdue`] if it leaves with unfinished work.
 pub async fn run(options: &Options) -> Result<(), Error> {
-    let deadline_ns = u64::try_from(options.deadline.as_nanos()).unwrap_or(u64::MAX);
+    let deadline_ns = nanos(options.deadline);
     let mut admin = options.target.connect_for_long().await?;
     let progress = admin.drain(DrainRequest { deadline_ns }).await.map_err(|e| options.target.answered(e))?;
     let mut progress = progress.into_inner();
     let mut said = None;
     while let Some(now) = progress.message().await.map_err(|e| options.target.answered(e))? {
         if options.json {
-            transfer_terminal::outln!("{}", as_json(&now));
+            transfer_terminal::outln!("{}", json!(now));
         } else {
             let text = as_text(&now);
             // The remaining time changes even if nothing else does.
@@ -87,17 +87,6 @@ pub(super) fn as_text(progress: &DrainProgress) -> String {
     }
 }
 
-pub(super) fn as_json(progress: &DrainProgress) -> Value {
-    let step = match progress.step() {
-        DrainStep::Finished => "finished",
-        DrainStep::Overdue => "overdue",
-        DrainStep::Finishing => "finishing",
-        DrainStep::Unspecified => "unknown",
-    };
-    json!({ "step": step, "age_ns": progress.age_ns, "left_ns": progress.left_ns, "operations": progress.operations,
-            "requests": progress.requests, "outgoing": progress.outgoing, "landing": progress.landing })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,7 +98,7 @@ mod tests {
         assert_eq!(as_text(&progress), "finishing: 3 operations of its workers; leaves in 28.5 s at the latest");
         progress.set_step(DrainStep::Overdue);
         assert!(as_text(&progress).contains("with 3 operations"));
-        assert_eq!(as_json(&progress)["step"], "overdue");
+        assert_eq!(json!(progress)["step"], "overdue");
         assert!(positive("0s").is_err() && positive("5s").is_ok());
     }
 }

@@ -83,30 +83,9 @@ fn kind(event: &Event) -> &'static str {
 }
 
 fn as_json(event: &Event) -> Value {
-    let what = match event.what.clone() {
-        Some(What::Missed(m)) => json!({ "count": m.count }),
-        Some(What::SessionOpened(s)) => {
-            json!({ "session": s.session, "worker": s.worker, "uid": s.uid, "tenant": s.tenant })
-        }
-        Some(What::SessionClosed(s)) => json!({ "session": s.session, "worker": s.worker, "why": s.why }),
-        Some(What::LinkUp(l)) => json!({ "link": l.link, "peer": l.peer }),
-        Some(What::LinkDown(l)) => json!({ "link": l.link, "peer": l.peer, "why": l.why }),
-        Some(What::RailDown(r)) => {
-            json!({ "link": r.link, "peer": r.peer, "rail": r.rail, "left": r.left, "why": r.why })
-        }
-        Some(What::KeyTakenOver(k)) => json!({ "key": k.key, "from": k.from, "to": k.to }),
-        Some(What::PoolFull(p)) => json!({ "uid": p.uid, "tenant": p.tenant, "bytes": p.bytes }),
-        Some(What::PoolFree(p)) => json!({ "uid": p.uid, "tenant": p.tenant, "full_ns": p.full_ns }),
-        Some(What::DeltaRefused(d)) => json!({ "key": d.key, "peer": d.peer, "why": d.why, "untold": d.untold }),
-        Some(What::RelayRefused(r)) => json!({ "key": r.key, "peer": r.peer, "untold": r.untold }),
-        Some(What::Failed(f)) => json!({ "worker": f.worker, "code": f.code, "why": f.why, "untold": f.untold }),
-        Some(What::Drain(progress)) => super::drain::as_json(&progress),
-        Some(What::DirectoryAttached(d)) => json!({ "location": d.location }),
-        Some(What::DirectoryLost(d)) => json!({ "location": d.location, "why": d.why }),
-        Some(What::Changed(c)) => json!({ "call": c.call }),
-        None => Value::Null,
-    };
-    json!({ "sequence": event.sequence, "unix_ns": event.unix_ns, "event": kind(event), "text": event.text, "what": what })
+    let mut object = json!(event);
+    object["event"] = kind(event).into();
+    object
 }
 
 #[cfg(test)]

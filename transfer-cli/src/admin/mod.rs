@@ -3,7 +3,7 @@
 //! # Layout
 //! - [`address`]: the address of a sidecar. [`tls`]: its certificates.
 //! - [`status`]: the overview. [`directory`]: its hosts. [`lists`]: the lists.
-//! - `cluster`: lists over all nodes.
+//! - `pages`: the pages of lists. `cluster`: lists over all nodes.
 //! - [`changes`], [`drain`], [`poll`]: what an operator can change.
 //! - [`ping`]: round trips to another node.
 //! - [`events`]: the events. [`watch`]: a list, refreshed periodically. [`top`]: a live screen.
@@ -15,6 +15,7 @@ pub mod directory;
 pub mod drain;
 pub mod events;
 pub mod lists;
+mod pages;
 pub mod ping;
 pub mod poll;
 pub mod status;

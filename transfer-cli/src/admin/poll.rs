@@ -2,7 +2,7 @@
 
 use super::Target;
 use crate::error::Error;
-use serde_json::{Value, json};
+use serde_json::json;
 use transfer_proto::v1::{Poll, PollStrategy, SetPollRequest};
 
 /// The poll strategies of a sidecar's data plane.
@@ -49,10 +49,8 @@ pub async fn run(options: &Options) -> Result<(), Error> {
     };
     let now = now.unwrap_or_default();
     match (options.json, before) {
-        (true, Some(before)) => {
-            transfer_terminal::outln!("{:#}", json!({ "before": as_json(&before), "now": as_json(&now) }))
-        }
-        (true, None) => transfer_terminal::outln!("{:#}", json!({ "now": as_json(&now) })),
+        (true, Some(before)) => transfer_terminal::outln!("{:#}", json!({ "before": before, "now": now })),
+        (true, None) => transfer_terminal::outln!("{:#}", json!({ "now": now })),
         (false, Some(before)) => transfer_terminal::outln!("{} (before: {})", as_text(&now), as_text(&before)),
         (false, None) => transfer_terminal::outln!("{}", as_text(&now)),
     }
@@ -71,15 +69,6 @@ fn wanted(strategy: Strategy, for_us: Option<u64>) -> Result<Poll, Error> {
     }
 }
 
-fn name(poll: &Poll) -> &'static str {
-    match poll.strategy() {
-        PollStrategy::Adaptive => "adaptive",
-        PollStrategy::Event => "event",
-        PollStrategy::Busy => "busy",
-        PollStrategy::Unspecified => "unknown",
-    }
-}
-
 /// `adaptive: polls for 20 µs while work comes fast, then sleeps`
 pub(super) fn as_text(poll: &Poll) -> String {
     match poll.strategy() {
@@ -91,8 +80,4 @@ pub(super) fn as_text(poll: &Poll) -> String {
         PollStrategy::Busy => "busy: never sleeps".to_owned(),
         PollStrategy::Unspecified => "in a way that this transferctl does not know".to_owned(),
     }
-}
-
-pub(super) fn as_json(poll: &Poll) -> Value {
-    json!({ "strategy": name(poll), "poll_for_ns": poll.poll_for_ns })
 }

@@ -1,11 +1,12 @@
 //! `transferctl status`.
 
 use super::{Target, directory, drain, fabric_name, poll};
+use crate::devices::word;
 use crate::error::Error;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::time::Duration;
 use transfer_core::text::printable;
-use transfer_proto::v1::{FabricState, State, StatusResponse, TlsState};
+use transfer_proto::v1::{FabricState, StatusResponse, TlsState};
 use transfer_terminal::table::Table;
 use transfer_terminal::units::{age, bytes, count, counted};
 
@@ -27,7 +28,7 @@ pub struct Options {
 pub async fn run(options: &Options) -> Result<(), Error> {
     let status = options.target.status().await?;
     match options.json {
-        true => transfer_terminal::outln!("{:#}", as_json(&status)),
+        true => transfer_terminal::outln!("{:#}", json!(status)),
         false => transfer_terminal::out!("{}", as_text(&status)),
     }
     Ok(())
@@ -40,7 +41,7 @@ fn as_text(status: &StatusResponse) -> String {
     let up = age(Duration::from_nanos(status.uptime_ns));
     let mut line = |name: &str, value: String| text.push_str(&format!("{name:<10} {}\n", printable(value)));
     line("node", format!("{}, transferd {}, incarnation {}, up {up}", status.node, status.version, status.incarnation));
-    line("state", state_name(status).to_owned());
+    line("state", word(&status.state()));
     status.reasons.iter().for_each(|reason| line("", reason.clone()));
     if let Some(progress) = &status.drain {
         line("drain", drain::as_text(progress));
@@ -139,15 +140,6 @@ fn tls_text(tls: &TlsState, now_s: u64) -> String {
     format!("{left}; {refused} refused since the start")
 }
 
-fn state_name(status: &StatusResponse) -> &'static str {
-    match status.state() {
-        State::Serving => "serving",
-        State::Degraded => "degraded",
-        State::Draining => "draining",
-        State::Unspecified => "unknown",
-    }
-}
-
 fn fabrics_table(states: &[FabricState]) -> Table {
     let mut table = Table::new(&["fabric", "runs with", ""]);
     for state in states {
@@ -171,77 +163,11 @@ fn fabrics_table(states: &[FabricState]) -> Table {
     table
 }
 
-fn fabric_json(state: &FabricState) -> Value {
-    let settings = state.settings.iter().map(|s| (s.name.clone(), Value::from(s.value.clone())));
-    let counts = state.counts.iter().map(|c| (c.name.clone(), Value::from(c.value)));
-    json!({
-        "fabric": fabric_name(state.fabric), "available": state.available, "why_not": state.why_not,
-        "settings": settings.collect::<serde_json::Map<_, _>>(), "counts": counts.collect::<serde_json::Map<_, _>>(),
-    })
-}
-
-fn as_json(status: &StatusResponse) -> Value {
-    let counters = status.counters.clone().unwrap_or_default();
-    let listed = status.directory.clone().unwrap_or_default();
-    let pools = status
-        .pools
-        .iter()
-        .map(|p| json!({ "uid": p.uid, "tenant": p.tenant, "bytes": p.bytes, "used_bytes": p.used_bytes, "waiting": p.waiting, "full_ns": p.full_ns }));
-    let finished = counters.finished.iter().map(|p| {
-        json!({ "fabric": fabric_name(p.fabric), "transfers": p.transfers, "bytes": p.bytes, "copied_bytes": p.copied_bytes })
-    });
-    let published = counters.published.unwrap_or_default();
-    let unfinished = status.unfinished_versions.iter().map(|v| {
-        json!({
-            "state": v.state, "version": v.version, "world_size": v.world_size, "committed": v.committed, "missing": v.missing,
-            "age_ns": v.age_ns,
-        })
-    });
-    let shown_counters = json!({
-        "tensors": counters.tensors, "blobs": counters.blobs, "leases": counters.leases,
-        "operations": counters.operations, "slots": counters.slots, "failed": counters.failed,
-        "wrong_digests": counters.wrong_digests,
-        "named": counters.named, "sessions": counters.sessions, "links": counters.links, "queued": counters.queued,
-        "pulls": counters.pulls, "serves": counters.serves, "flows_out": counters.flows_out,
-        "flows_in": counters.flows_in, "impaired": counters.impaired,
-        "finished": finished.collect::<Vec<_>>(),
-        "published": {
-            "transfers": published.transfers, "bytes": published.bytes, "copied_bytes": published.copied_bytes,
-        },
-    });
-    json!({
-        "node": status.node,
-        // A string, because JSON readers that store numbers as doubles would change it.
-        "incarnation": status.incarnation.to_string(),
-        "version": status.version,
-        "uptime_ns": status.uptime_ns,
-        "pinned_bytes": status.pinned_bytes,
-        "pinned_limit_bytes": status.pinned_limit_bytes,
-        "fabrics": status.fabrics.iter().map(|f| fabric_name(*f)).collect::<Vec<_>>(),
-        "fabric_states": status.fabric_states.iter().map(fabric_json).collect::<Vec<_>>(),
-        "require": fabric_name(status.require),
-        "poll": status.poll.as_ref().map(poll::as_json),
-        "locked_limit_bytes": status.locked_limit_bytes,
-        "directory": directory::as_json(&listed),
-        "state": state_name(status),
-        "reasons": status.reasons,
-        "drain": status.drain.as_ref().map(drain::as_json),
-        "log_level": status.log_level,
-        "believes": status.believes,
-        "tls": status.tls.as_ref().map(|tls| json!({
-            "expires_unix_s": tls.expires_unix_s, "refused_handshakes": tls.refused_handshakes,
-        })),
-        "pools": pools.collect::<Vec<_>>(),
-        "unfinished_versions": unfinished.collect::<Vec<_>>(),
-        "counters": shown_counters,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use transfer_proto::v1::DirectoryState;
-    use transfer_proto::v1::{Counters, Path, Poll, PollStrategy, Pool, Setting};
+    use transfer_proto::v1::{Counters, Path, Poll, PollStrategy, Pool, Setting, State};
 
     #[test]
     fn status_of_an_empty_and_of_a_busy_sidecar_is_shown() {
@@ -262,7 +188,7 @@ mod tests {
         for word in ["4,321 connected", "degraded", "out of reach", "64 MiB", "tcp", "1,234", "2 GiB"] {
             assert!(busy.contains(word), "{word}: {busy}");
         }
-        let json = as_json(&status);
+        let json = json!(status);
         assert_eq!(json["counters"]["finished"][0]["fabric"], "tcp");
         assert_eq!((&json["counters"]["sessions"], &json["state"]), (&4321.into(), &"degraded".into()));
     }
@@ -320,7 +246,7 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line:?}: {text}");
         }
-        let json = as_json(&status);
+        let json = json!(status);
         assert_eq!(json["fabric_states"][0]["why_not"], "no RDMA device");
         assert_eq!(json["fabric_states"][2]["settings"]["device"], "rxe0");
         assert_eq!(json["poll"]["strategy"], "adaptive");

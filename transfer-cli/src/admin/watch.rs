@@ -1,6 +1,7 @@
 //! `transferctl watch`: a list, refreshed periodically.
 
-use super::{lists, status};
+use super::lists::Lists;
+use super::status;
 use crate::error::Error;
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -25,22 +26,9 @@ pub struct Options {
 pub enum What {
     /// The sidecar's identity, health, contents and counters
     Status(status::Options),
-    /// Connected workers
-    Sessions(lists::Sessions),
-    /// Nodes with a link, or to which one is being made
-    Peers(lists::Peers),
-    /// Links to peers
-    Links(lists::Links),
-    /// Published tensors
-    Tensors(lists::Tensors),
-    /// Memory
-    Segments(lists::Segments),
-    /// Unfinished operations of workers, and what they wait for
-    Transfers(lists::Transfers),
-    /// Exchanges of record batches
-    Exchanges(lists::Exchanges),
-    /// Landing slots that wait until no peer can write into them
-    Quarantine(lists::Quarantine),
+    /// A list.
+    #[command(flatten)]
+    List(Lists),
 }
 
 /// Refreshes a listing until interrupted, or the given number of times. The sidecar may be gone for a while after the
@@ -78,28 +66,14 @@ impl What {
     async fn look(&self) -> Result<(), Error> {
         match self {
             What::Status(options) => status::run(options).await,
-            What::Sessions(list) => lists::run(list).await,
-            What::Peers(list) => lists::run(list).await,
-            What::Links(list) => lists::run(list).await,
-            What::Tensors(list) => lists::run_tensors(list).await,
-            What::Segments(list) => lists::run(list).await,
-            What::Transfers(list) => lists::run(list).await,
-            What::Exchanges(list) => lists::run_exchanges(list).await,
-            What::Quarantine(list) => lists::run(list).await,
+            What::List(list) => list.run().await,
         }
     }
 
     fn is_json(&self) -> bool {
         match self {
             What::Status(options) => options.json,
-            What::Sessions(list) => list.common.json,
-            What::Peers(list) => list.common.json,
-            What::Links(list) => list.common.json,
-            What::Tensors(list) => list.common.json,
-            What::Segments(list) => list.common.json,
-            What::Transfers(list) => list.common.json,
-            What::Exchanges(list) => list.common.json,
-            What::Quarantine(list) => list.common.json,
+            What::List(list) => list.common().json,
         }
     }
 }

@@ -62,19 +62,11 @@ async fn list(options: &Options, prefix: &str) -> Result<(Vec<Wanted>, NodesAske
     };
     let request = TensorsRequest { prefix: below.clone(), page_size: 1000, ..TensorsRequest::default() };
     let mut found = Found::default();
-    let asked = match options.one_node {
-        true => {
-            one_node(options, request, &mut found).await?;
-            NodesAsked::default()
-        }
-        false => {
-            let each = |_: &str, page: Vec<Tensor>| {
-                page.into_iter().for_each(|tensor| found.add(listed(tensor)));
-                ControlFlow::Continue(())
-            };
-            cluster::list(&options.target, &request, each).await?
-        }
-    };
+    let asked = cluster::list(&options.target, request, !options.one_node, |_, page: Vec<Tensor>| {
+        page.into_iter().for_each(|tensor| found.add(listed(tensor)));
+        ControlFlow::Continue(())
+    })
+    .await?;
     if found.wanted.is_empty() {
         // The missing nodes may have some.
         asked.complete()?;
@@ -85,20 +77,6 @@ async fn list(options: &Options, prefix: &str) -> Result<(Vec<Wanted>, NodesAske
         return Err(FilesError::Nothing(format!("no key begins with {below:?} {at}")).into());
     }
     Ok((found.wanted, asked))
-}
-
-async fn one_node(options: &Options, request: TensorsRequest, found: &mut Found) -> Result<(), Error> {
-    let mut admin = options.target.connect().await?;
-    let mut page_token = String::new();
-    loop {
-        let request = TensorsRequest { page_token, ..request.clone() };
-        let page = admin.tensors(request).await.map_err(|e| options.target.answered(e))?.into_inner();
-        page.tensors.into_iter().for_each(|tensor| found.add(listed(tensor)));
-        page_token = page.next_page_token;
-        if page_token.is_empty() {
-            return Ok(());
-        }
-    }
 }
 
 /// The listed tensors, each key once. A key that moves meanwhile is listed by two nodes.

@@ -1,14 +1,13 @@
 //! `transferctl exchanges`: what exchanges have at a node, or at all nodes together.
 
-use super::{Answer, Common, List, Show, Shown};
-use crate::admin::cluster::{self, Pages};
+use super::{Common, Show, Shown, one_node};
+use crate::admin::cluster;
 use crate::error::Error;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::Duration;
-use tonic::transport::Channel;
-use transfer_proto::v1::{self, admin_client::AdminClient};
+use transfer_proto::v1;
 use transfer_terminal::units::{bytes, count, counted, short};
 
 /// The options of `transferctl exchanges`.
@@ -37,61 +36,41 @@ impl Exchanges {
     }
 }
 
-impl Show for Exchanges {
-    type Entry = v1::Exchange;
+impl Show for v1::Exchange {
     const WORDS: (&'static str, &'static str) = ("exchange", "exchanges");
-    const HEADINGS: &'static [&'static str] = &[
-        "exchange",
-        ">tenant",
-        ">tasks",
-        ">partitions",
-        ">rows",
-        ">size",
-        ">skew",
-        ">memory",
-        ">disk",
-        ">reads",
-        ">writers",
-        "waits",
-    ];
 
-    fn row(x: &v1::Exchange) -> Vec<String> {
+    fn headings() -> String {
+        "exchange | >tenant | >tasks | >partitions | >rows | >size | >skew | >memory | >disk | >reads | >writers | waits".to_owned()
+    }
+
+    fn row(&self) -> Vec<String> {
         let known = |n: u32| if n == 0 { String::new() } else { count(n.into()) };
-        let tasks = match x.tasks {
-            0 => count(x.committed),
-            all => format!("{} of {}", count(x.committed), count(all.into())),
+        let tasks = match self.tasks {
+            0 => count(self.committed),
+            all => format!("{} of {}", count(self.committed), count(all.into())),
         };
         vec![
-            x.name.clone(),
-            x.tenant.clone(),
+            self.name.clone(),
+            self.tenant.clone(),
             tasks,
-            known(x.partitions),
-            count(x.rows),
-            bytes(x.bytes),
-            x.skew.map(|skew| format!("{skew:.2}")).unwrap_or_default(),
-            bytes(x.memory_bytes),
-            bytes(x.spilled_bytes),
-            count(x.reads_waiting),
-            count(x.writers_waiting),
-            waits(&x.waits),
+            known(self.partitions),
+            count(self.rows),
+            bytes(self.bytes),
+            self.skew.map(|skew| format!("{skew:.2}")).unwrap_or_default(),
+            bytes(self.memory_bytes),
+            bytes(self.spilled_bytes),
+            count(self.reads_waiting),
+            count(self.writers_waiting),
+            waits(&self.waits),
         ]
     }
 
-    fn json(x: &v1::Exchange) -> Value {
-        let waits = x.waits.iter().map(|wait| {
-            json!({ "operation": wait.operation, "worker": wait.worker, "task": wait.task, "attempt": wait.attempt,
-                    "count": wait.count, "age_ns": wait.age_ns, "waits_for": wait.waits_for })
-        });
-        json!({ "name": x.name, "id": x.id, "tenant": x.tenant, "opened_here": x.opened_here, "partitions": x.partitions,
-                "tasks": x.tasks, "committed": x.committed, "rows": x.rows, "bytes": x.bytes,
-                "largest_partition": x.largest_partition, "largest_bytes": x.largest_bytes, "skew": x.skew,
-                "memory_bytes": x.memory_bytes, "spilled_bytes": x.spilled_bytes, "reads_waiting": x.reads_waiting,
-                "writers_waiting": x.writers_waiting, "waits": waits.collect::<Vec<_>>(),
-                "partition_bytes": x.partition_bytes })
+    fn json(&self) -> Value {
+        json!(self)
     }
 
-    fn bytes(exchange: &v1::Exchange) -> Option<u64> {
-        Some(exchange.bytes)
+    fn bytes(&self) -> Option<u64> {
+        Some(self.bytes)
     }
 }
 
@@ -106,40 +85,27 @@ fn waits(waits: &[v1::ExchangeWait]) -> String {
     format!("{} for {}, {age}{more}", first.worker, first.waits_for)
 }
 
-impl List for Exchanges {
-    fn common(&self) -> &Common {
-        &self.common
-    }
-
-    async fn page(&self, admin: &mut AdminClient<Channel>, page_token: String) -> Answer<v1::Exchange> {
-        Pages::page(&self.request(), admin, page_token).await
-    }
-}
-
 /// Lists the exchanges of a node, or of all.
-///
-/// # Errors
-/// [`Error::Unreachable`], [`Error::Admin`]; with --cluster [`Error::NotAllNodes`].
-pub(crate) async fn run(list: &Exchanges) -> Result<(), Error> {
+pub(super) async fn run(list: &Exchanges) -> Result<(), Error> {
     if !list.cluster {
-        return super::run(list).await;
+        return one_node(&list.common, list.request()).await;
     }
     let mut all = BTreeMap::new();
-    let asked = cluster::list(&list.common.target, &list.request(), |node, exchanges| {
+    let asked = cluster::list(&list.common.target, list.request(), true, |node, exchanges| {
         for exchange in exchanges {
             let key = (exchange.name.clone(), exchange.id.clone(), exchange.tenant.clone());
             all.entry(key).or_insert_with(OfAll::default).add(node, exchange);
         }
         ControlFlow::Continue(())
-    })
-    .await?;
-    let mut shown = Shown::<OfCluster>::new(&list.common);
-    shown.add(all.into_values().map(OfAll::end).collect());
+    });
+    let asked = asked.await?;
+    let mut shown = Shown::new(&list.common);
+    let _is_cut = shown.add(all.into_values().map(OfAll::end));
     shown.end();
     asked.complete()
 }
 
-/// What all nodes have of an exchange.
+/// What all nodes have of an exchange, and those that have something.
 #[derive(Debug, Default)]
 struct OfAll {
     nodes: Vec<String>,
@@ -174,7 +140,7 @@ impl OfAll {
     }
 
     #[allow(clippy::cast_precision_loss)]
-    fn end(mut self) -> (Vec<String>, v1::Exchange) {
+    fn end(mut self) -> OfAll {
         let sum = &mut self.sum;
         if self.unknown {
             sum.partition_bytes.clear();
@@ -186,46 +152,29 @@ impl OfAll {
             sum.skew = Some(len as f64 * f64::from(sum.partitions) / sum.bytes as f64);
         }
         sum.waits.sort_by_key(|wait| std::cmp::Reverse(wait.age_ns));
-        (self.nodes, self.sum)
+        self
     }
 }
 
-/// An exchange, and the nodes that have something of it.
-struct OfCluster;
+impl Show for OfAll {
+    const WORDS: (&'static str, &'static str) = v1::Exchange::WORDS;
 
-impl Show for OfCluster {
-    type Entry = (Vec<String>, v1::Exchange);
-    const WORDS: (&'static str, &'static str) = <Exchanges as Show>::WORDS;
-    const HEADINGS: &'static [&'static str] = &[
-        "exchange",
-        ">tenant",
-        ">tasks",
-        ">partitions",
-        ">rows",
-        ">size",
-        ">skew",
-        ">memory",
-        ">disk",
-        ">reads",
-        ">writers",
-        "waits",
-        ">nodes",
-    ];
-
-    fn row((nodes, exchange): &Self::Entry) -> Vec<String> {
-        let mut row = <Exchanges as Show>::row(exchange);
-        row.push(count(nodes.len() as u64));
-        row
+    fn headings() -> String {
+        format!("{} | >nodes", v1::Exchange::headings())
     }
 
-    fn json((nodes, exchange): &Self::Entry) -> Value {
-        let mut object = <Exchanges as Show>::json(exchange);
-        object["nodes"] = nodes.as_slice().into();
+    fn row(&self) -> Vec<String> {
+        [self.sum.row(), vec![count(self.nodes.len() as u64)]].concat()
+    }
+
+    fn json(&self) -> Value {
+        let mut object = self.sum.json();
+        object["nodes"] = self.nodes.as_slice().into();
         object
     }
 
-    fn bytes((_, exchange): &Self::Entry) -> Option<u64> {
-        Some(exchange.bytes)
+    fn bytes(&self) -> Option<u64> {
+        self.sum.bytes()
     }
 }
 
@@ -241,7 +190,7 @@ mod tests {
     fn of(parts: Vec<v1::Exchange>) -> v1::Exchange {
         let mut all = OfAll::default();
         parts.into_iter().for_each(|part| all.add("n", part));
-        all.end().1
+        all.end().sum
     }
 
     // Promise: exchange-lists

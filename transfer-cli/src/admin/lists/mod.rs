@@ -1,4 +1,4 @@
-//! The lists. Each is a call, a row of a table and an object of JSON, in a file of its own. Pages are requested one
+//! The lists. Each is a request, a row of a table and an object of JSON, in a file of its own. Pages are requested one
 //! after the other, and printed as they come.
 
 mod exchanges;
@@ -22,13 +22,13 @@ pub use sessions::Sessions;
 pub use tensors::Tensors;
 pub use transfers::Transfers;
 
-use super::{Target, fabric_name};
+use super::pages::Pages;
+use super::{Target, cluster, fabric_name};
 use crate::error::Error;
 use serde_json::Value;
-use tonic::transport::Channel;
-use transfer_proto::v1::admin_client::AdminClient;
+use std::ops::ControlFlow;
 use transfer_terminal::table::Table;
-use transfer_terminal::units::{bytes, count};
+use transfer_terminal::units::{bytes, counted};
 
 /// The options of all lists.
 #[derive(Debug, Clone, clap::Args)]
@@ -47,42 +47,83 @@ pub struct Common {
     pub json: bool,
 }
 
-/// The entries of one page, and the token of the next one.
-pub(crate) type Answer<T> = Result<(Vec<T>, String), tonic::Status>;
+/// A list of the Admin service.
+#[derive(Debug, Clone, clap::Subcommand)]
+pub enum Lists {
+    /// List connected workers
+    Sessions(Sessions),
+    /// List nodes with a link, or to which one is being made
+    Peers(Peers),
+    /// List links to peers: their fabric, the fallback reason, their queues and their traffic
+    Links(Links),
+    /// List the tensors that are published at the sidecar, or at all nodes
+    Tensors(Tensors),
+    /// List memory: arenas of workers, landing pools, and the sidecar's own
+    Segments(Segments),
+    /// List unfinished operations of workers, and what they wait for
+    Transfers(Transfers),
+    /// List exchanges of record batches: rows, bytes, skew, what lies on disk, and who waits for whom
+    Exchanges(Exchanges),
+    /// List landing slots that are not free because a peer might still write into them
+    Quarantine(Quarantine),
+}
 
-/// The form of the entries of a list.
+impl Lists {
+    /// The options that it shares with the others.
+    pub(crate) fn common(&self) -> &Common {
+        match self {
+            Lists::Sessions(list) => &list.common,
+            Lists::Peers(list) => &list.common,
+            Lists::Links(list) => &list.common,
+            Lists::Tensors(list) => &list.common,
+            Lists::Segments(list) => &list.common,
+            Lists::Transfers(list) => &list.common,
+            Lists::Exchanges(list) => &list.common,
+            Lists::Quarantine(list) => &list.common,
+        }
+    }
+
+    /// Prints it.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`], [`Error::Admin`]; with --cluster [`Error::NotAllNodes`].
+    pub(crate) async fn run(&self) -> Result<(), Error> {
+        match self {
+            Lists::Sessions(list) => one_node(&list.common, list.request()).await,
+            Lists::Peers(list) => one_node(&list.common, list.request()).await,
+            Lists::Links(list) => one_node(&list.common, list.request()).await,
+            Lists::Tensors(list) => tensors::run(list).await,
+            Lists::Segments(list) => one_node(&list.common, list.request()).await,
+            Lists::Transfers(list) => one_node(&list.common, list.request()).await,
+            Lists::Exchanges(list) => exchanges::run(list).await,
+            Lists::Quarantine(list) => one_node(&list.common, list.request()).await,
+        }
+    }
+}
+
+/// An entry of a list.
 pub(crate) trait Show {
-    /// The type of the entries.
-    type Entry;
-
     /// The words for one entry and for several.
     const WORDS: (&'static str, &'static str);
 
-    /// The table's headings; `>` is a column of numbers.
-    const HEADINGS: &'static [&'static str];
+    /// The table's headings, with ` | ` between them; `>` is a column of numbers.
+    fn headings() -> String;
 
-    fn row(entry: &Self::Entry) -> Vec<String>;
+    fn row(&self) -> Vec<String>;
 
-    fn json(entry: &Self::Entry) -> Value;
+    fn json(&self) -> Value;
 
-    /// The bytes that an entry adds to the sum below the table.
-    fn bytes(_: &Self::Entry) -> Option<u64> {
+    /// The bytes that it adds to the sum below the table.
+    fn bytes(&self) -> Option<u64> {
         None
     }
 }
 
-/// A list of one sidecar, with the request of a page.
-pub(crate) trait List: Show {
-    fn common(&self) -> &Common;
-
-    async fn page(&self, admin: &mut AdminClient<Channel>, page_token: String) -> Answer<Self::Entry>;
-}
-
 /// The part of a list that is shown so far.
-pub(crate) struct Shown<S: Show> {
+struct Shown<S> {
     common: Common,
     /// The entries of the next table.
-    rows: Vec<S::Entry>,
+    rows: Vec<S>,
     total: u64,
     total_bytes: Option<u64>,
     /// Whether the list was cut at the limit.
@@ -94,30 +135,35 @@ impl<S: Show> Shown<S> {
         Shown { common: common.clone(), rows: Vec::new(), total: 0, total_bytes: None, cut: false }
     }
 
-    /// Shows more entries. Returns whether there may be others after them.
-    fn add(&mut self, mut entries: Vec<S::Entry>) -> bool {
-        let left = self.common.limit.map_or(u64::MAX, |limit| limit - self.total);
-        let left = usize::try_from(left).unwrap_or(usize::MAX);
-        self.cut |= entries.len() > left;
-        entries.truncate(left);
-        self.total += entries.len() as u64;
-        for entry_bytes in entries.iter().filter_map(S::bytes) {
-            self.total_bytes = Some(self.total_bytes.unwrap_or(0) + entry_bytes);
+    /// Shows more entries, until the list is cut. One more than the limit shows that there are more.
+    fn add(&mut self, entries: impl IntoIterator<Item = S>) -> ControlFlow<()> {
+        for entry in entries {
+            if self.is_full() {
+                self.cut = true;
+                return ControlFlow::Break(());
+            }
+            self.total += 1;
+            self.total_bytes = entry.bytes().map(|bytes| self.total_bytes.unwrap_or(0) + bytes).or(self.total_bytes);
+            self.rows.push(entry);
         }
-        self.rows.extend(entries);
         if self.rows.len() >= self.common.page_size as usize {
             self.print();
         }
-        self.total < self.common.limit.unwrap_or(u64::MAX)
+        ControlFlow::Continue(())
+    }
+
+    /// Whether as many are shown as the limit allows.
+    fn is_full(&self) -> bool {
+        self.common.limit.is_some_and(|limit| self.total >= limit)
     }
 
     fn print(&mut self) {
         let rows = std::mem::take(&mut self.rows);
         if self.common.json {
-            rows.iter().for_each(|entry| transfer_terminal::outln!("{}", S::json(entry)));
+            rows.iter().for_each(|entry| transfer_terminal::outln!("{}", entry.json()));
         } else if !rows.is_empty() {
-            let mut table = Table::new(S::HEADINGS);
-            rows.iter().for_each(|entry| table.row(S::row(entry)));
+            let mut table = Table::new(&S::headings().split(" | ").collect::<Vec<_>>());
+            rows.iter().for_each(|entry| table.row(entry.row()));
             transfer_terminal::out!("{table}");
         }
     }
@@ -129,45 +175,18 @@ impl<S: Show> Shown<S> {
             let (one, several) = S::WORDS;
             let sum = self.total_bytes.map(|n| format!(", {}", bytes(n))).unwrap_or_default();
             let more = if self.cut { "; there are more" } else { "" };
-            transfer_terminal::outln!(
-                "{} {}{sum}{more}",
-                count(self.total),
-                if self.total == 1 { one } else { several }
-            );
+            transfer_terminal::outln!("{}{sum}{more}", counted(self.total, one, several));
         }
     }
 }
 
-/// Requests page after page, and prints each as it comes.
-///
-/// # Errors
-/// [`Error::Unreachable`], [`Error::Admin`].
-pub(crate) async fn run<L: List>(list: &L) -> Result<(), Error> {
-    let mut shown = Shown::<L>::new(list.common());
-    let are_more = pages(list, |entries| shown.add(entries)).await?;
-    shown.cut |= are_more;
+/// Requests page after page of one node, and prints each as it comes.
+async fn one_node<R: Pages<Entry: Show>>(common: &Common, request: R) -> Result<(), Error> {
+    let mut shown = Shown::new(common);
+    cluster::list(&common.target, request, false, |_, entries| shown.add(entries)).await?;
     shown.end();
     Ok(())
 }
-
-/// Requests page after page, as long as `each` says that it takes more. Returns whether there are more.
-async fn pages<L: List>(list: &L, mut each: impl FnMut(Vec<L::Entry>) -> bool) -> Result<bool, Error> {
-    let Common { target, .. } = list.common();
-    let (mut admin, mut page_token) = (target.connect().await?, String::new());
-    loop {
-        let (entries, next) = list.page(&mut admin, page_token).await.map_err(|e| target.answered(e))?;
-        page_token = next;
-        if !each(entries) || page_token.is_empty() {
-            return Ok(!page_token.is_empty());
-        }
-    }
-}
-
-/// Lists exchanges, at one node or over all nodes.
-pub(crate) use exchanges::run as run_exchanges;
-
-/// Lists tensors, at one node or over all nodes.
-pub(crate) use tensors::run as run_tensors;
 
 /// A number, or an empty text if it is 0.
 fn some(n: u64) -> String {

@@ -1,10 +1,10 @@
 //! `transferctl segments`: the shared memory of this sidecar.
 
-use super::{Answer, Common, List, Show, some};
+use super::{Common, Show, some};
 use crate::admin::fabric_name;
+use crate::devices::word;
 use serde_json::{Value, json};
-use tonic::transport::Channel;
-use transfer_proto::v1::{self, admin_client::AdminClient};
+use transfer_proto::v1;
 use transfer_terminal::units::bytes;
 
 /// The kinds of memory.
@@ -36,49 +36,44 @@ pub struct Segments {
     pub common: Common,
 }
 
-impl Show for Segments {
-    type Entry = v1::Segment;
+impl Show for v1::Segment {
     const WORDS: (&'static str, &'static str) = ("segment", "segments");
-    const HEADINGS: &'static [&'static str] =
-        &[">segment", "kind", ">tenant", "worker", ">size", "locked", ">page", "registered with", ">ranges", ""];
 
-    fn row(s: &v1::Segment) -> Vec<String> {
+    fn headings() -> String {
+        ">segment | kind | >tenant | worker | >size | locked | >page | registered with | >ranges | ".to_owned()
+    }
+
+    fn row(&self) -> Vec<String> {
         let mut remarks = Vec::new();
-        if s.abandoned {
+        if self.abandoned {
             remarks.push("its worker is gone, and others read on".to_owned());
         }
-        remarks.extend((!s.why_not.is_empty()).then(|| s.why_not.clone()));
+        remarks.extend((!self.why_not.is_empty()).then(|| self.why_not.clone()));
         vec![
-            s.segment.to_string(),
-            segment_kind(s).to_owned(),
-            s.tenant.clone(),
-            s.worker.clone(),
-            bytes(s.bytes),
-            if s.locked { "yes" } else { "no" }.to_owned(),
-            bytes(s.page_bytes),
-            registered(s).join(", "),
-            some(s.ranges),
+            self.segment.to_string(),
+            word(&self.kind()),
+            self.tenant.clone(),
+            self.worker.clone(),
+            bytes(self.bytes),
+            if self.locked { "yes" } else { "no" }.to_owned(),
+            bytes(self.page_bytes),
+            self.registered.iter().map(|fabric| fabric_name(*fabric)).collect::<Vec<_>>().join(", "),
+            some(self.ranges),
             remarks.join("; "),
         ]
     }
 
-    fn json(s: &v1::Segment) -> Value {
-        json!({ "segment": s.segment, "kind": segment_kind(s), "uid": s.uid, "tenant": s.tenant, "worker": s.worker, "bytes": s.bytes,
-                "locked": s.locked, "page_bytes": s.page_bytes, "registered": registered(s), "why_not": s.why_not,
-                "abandoned": s.abandoned, "ranges": s.ranges })
+    fn json(&self) -> Value {
+        json!(self)
     }
 
-    fn bytes(segment: &v1::Segment) -> Option<u64> {
-        Some(segment.bytes)
+    fn bytes(&self) -> Option<u64> {
+        Some(self.bytes)
     }
 }
 
-impl List for Segments {
-    fn common(&self) -> &Common {
-        &self.common
-    }
-
-    async fn page(&self, admin: &mut AdminClient<Channel>, page_token: String) -> Answer<v1::Segment> {
+impl Segments {
+    pub(super) fn request(&self) -> v1::SegmentsRequest {
         let kind = match self.kind {
             None => v1::SegmentKind::Unspecified,
             Some(SegmentKind::Arena) => v1::SegmentKind::Arena,
@@ -87,24 +82,7 @@ impl List for Segments {
             Some(SegmentKind::Counters) => v1::SegmentKind::Counters,
             Some(SegmentKind::Peer) => v1::SegmentKind::Peer,
         };
-        let request =
-            v1::SegmentsRequest { kind: kind.into(), uid: self.uid, page_size: self.common.page_size, page_token };
-        let page = admin.segments(request).await?.into_inner();
-        Ok((page.segments, page.next_page_token))
-    }
-}
-
-fn registered(segment: &v1::Segment) -> Vec<String> {
-    segment.registered.iter().map(|fabric| fabric_name(*fabric)).collect()
-}
-
-fn segment_kind(segment: &v1::Segment) -> &'static str {
-    match segment.kind() {
-        v1::SegmentKind::Arena => "arena",
-        v1::SegmentKind::Pool => "pool",
-        v1::SegmentKind::Headers => "headers",
-        v1::SegmentKind::Counters => "counters",
-        v1::SegmentKind::Peer => "peer",
-        v1::SegmentKind::Unspecified => "unknown",
+        let (uid, page_size) = (self.uid, self.common.page_size);
+        v1::SegmentsRequest { kind: kind.into(), uid, page_size, ..Default::default() }
     }
 }

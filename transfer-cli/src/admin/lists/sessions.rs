@@ -1,9 +1,8 @@
 //! `transferctl sessions`: the connected workers.
 
-use super::{Answer, Common, List, Show};
+use super::{Common, Show};
 use serde_json::{Value, json};
-use tonic::transport::Channel;
-use transfer_proto::v1::{self, admin_client::AdminClient};
+use transfer_proto::v1;
 use transfer_terminal::units::{bytes, count};
 
 /// The options of `transferctl sessions`.
@@ -17,31 +16,32 @@ pub struct Sessions {
     pub common: Common,
 }
 
-impl Show for Sessions {
-    type Entry = v1::Session;
+impl Show for v1::Session {
     const WORDS: (&'static str, &'static str) = ("worker", "workers");
-    const HEADINGS: &'static [&'static str] = &["worker", ">session", ">tenant", ">arena", ">leases", ">operations"];
 
-    fn row(s: &v1::Session) -> Vec<String> {
-        let numbers =
-            [s.session.to_string(), s.tenant.clone(), bytes(s.arena_bytes), count(s.leases), count(s.operations)];
-        std::iter::once(s.worker.clone()).chain(numbers).collect()
+    fn headings() -> String {
+        "worker | >session | >tenant | >arena | >leases | >operations".to_owned()
     }
 
-    fn json(s: &v1::Session) -> Value {
-        json!({ "session": s.session, "worker": s.worker, "uid": s.uid, "tenant": s.tenant, "arena_bytes": s.arena_bytes, "leases": s.leases,
-                "operations": s.operations })
+    fn row(&self) -> Vec<String> {
+        let numbers = [
+            self.session.to_string(),
+            self.tenant.clone(),
+            bytes(self.arena_bytes),
+            count(self.leases),
+            count(self.operations),
+        ];
+        std::iter::once(self.worker.clone()).chain(numbers).collect()
+    }
+
+    fn json(&self) -> Value {
+        json!(self)
     }
 }
 
-impl List for Sessions {
-    fn common(&self) -> &Common {
-        &self.common
-    }
-
-    async fn page(&self, admin: &mut AdminClient<Channel>, page_token: String) -> Answer<v1::Session> {
+impl Sessions {
+    pub(super) fn request(&self) -> v1::SessionsRequest {
         let (prefix, page_size) = (self.prefix.clone(), self.common.page_size);
-        let page = admin.sessions(v1::SessionsRequest { prefix, page_size, page_token }).await?.into_inner();
-        Ok((page.sessions, page.next_page_token))
+        v1::SessionsRequest { prefix, page_size, ..Default::default() }
     }
 }

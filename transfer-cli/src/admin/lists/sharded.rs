@@ -3,7 +3,7 @@
 //! A sidecar lists what ranks have published, and knows no shards. So their keys name the states, and the layout of each is fetched as a
 //! worker does it.
 
-use super::{Show, Shown, Tensors, pages};
+use super::{Show, Shown, Tensors};
 use crate::admin::cluster;
 use crate::error::Error;
 use serde_json::{Value, json};
@@ -11,7 +11,6 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::time::Duration;
 use transfer_client::{FailureCode, GlobalLayout, ShardedLayout};
-use transfer_proto::v1;
 use transfer_terminal::units::{bytes, count, counted};
 
 /// How long the layout of a state is waited for. One of which no version is whole has none.
@@ -27,11 +26,14 @@ pub(super) struct State {
 const NOT_WHOLE: &str = "no version is whole";
 
 impl Show for State {
-    type Entry = State;
     const WORDS: (&'static str, &'static str) = ("sharded state", "sharded states");
-    const HEADINGS: &'static [&'static str] = &["key", ">version", "global tensors", ">size", ">ranks", "nodes"];
 
-    fn row(State { key, layout }: &State) -> Vec<String> {
+    fn headings() -> String {
+        "key | >version | global tensors | >size | >ranks | nodes".to_owned()
+    }
+
+    fn row(&self) -> Vec<String> {
+        let State { key, layout } = self;
         let layout = match layout {
             Ok(layout) => layout,
             Err(why) => {
@@ -54,7 +56,8 @@ impl Show for State {
         ]
     }
 
-    fn json(State { key, layout }: &State) -> Value {
+    fn json(&self) -> Value {
+        let State { key, layout } = self;
         let layout = match layout {
             Ok(layout) => layout,
             Err(why) if why == NOT_WHOLE => return json!({ "key": key, "version": null }),
@@ -67,8 +70,8 @@ impl Show for State {
         })
     }
 
-    fn bytes(state: &State) -> Option<u64> {
-        state.layout.as_ref().ok().map(len_bytes)
+    fn bytes(&self) -> Option<u64> {
+        self.layout.as_ref().ok().map(len_bytes)
     }
 }
 
@@ -85,30 +88,19 @@ fn nodes(layout: &ShardedLayout) -> Vec<&str> {
 /// Lists the states of a node, or of all.
 pub(super) async fn run(list: &Tensors) -> Result<(), Error> {
     let mut keys = BTreeSet::new();
-    let mut add = |tensors: Vec<v1::Tensor>| {
+    let asked = cluster::list(&list.common.target, list.request(), list.cluster, |_, tensors| {
         keys.extend(tensors.iter().filter_map(|tensor| ShardedLayout::state_of(&tensor.key)).map(str::to_owned));
-    };
-    let mut asked = cluster::NodesAsked::default();
-    if list.cluster {
-        let Tensors { prefix, owner, common, .. } = list.clone();
-        let request = v1::TensorsRequest { prefix, owner, page_size: common.page_size, page_token: String::new() };
-        asked = cluster::list(&common.target, &request, |_, tensors| {
-            add(tensors);
-            ControlFlow::Continue(())
-        })
-        .await?;
-    } else {
-        pages(list, |tensors| {
-            add(tensors);
-            true
-        })
-        .await?;
-    }
-    let mut shown = Shown::<State>::new(&list.common);
+        ControlFlow::Continue(())
+    });
+    let asked = asked.await?;
+    let mut shown = Shown::new(&list.common);
     if !keys.is_empty() {
         let client = list.worker.connect(0).await?;
-        let mut keys = keys.into_iter().peekable();
-        while let Some(key) = keys.next() {
+        for key in keys {
+            if shown.is_full() {
+                shown.cut = true;
+                break;
+            }
             let layout = match client.sharded_layout(&key).timeout(LAYOUT_TIMEOUT).await {
                 Ok(layout) => Ok(layout),
                 Err(e) if matches!(e.failure_code(), Some(FailureCode::Deadline | FailureCode::UnknownKey)) => {
@@ -120,10 +112,7 @@ pub(super) async fn run(list: &Tensors) -> Result<(), Error> {
                 }
                 Err(source) => return Err(Error::Call { what: "fetch the layout of", key, source }),
             };
-            if !shown.add(vec![State { key, layout }]) {
-                shown.cut = keys.peek().is_some();
-                break;
-            }
+            let _is_cut = shown.add([State { key, layout }]);
         }
     }
     shown.end();
