@@ -231,9 +231,9 @@ fn a_copy_from_the_gpu_that_is_dropped_frees_its_block_when_it_is_done() {
 }
 
 /// Sends a word when it is woken.
-struct Told(Sender<()>);
+struct NotifyOnDrop(Sender<()>);
 
-impl Wake for Told {
+impl Wake for NotifyOnDrop {
     fn wake(self: Arc<Self>) {
         let _ = self.0.send(());
     }
@@ -244,7 +244,7 @@ impl Wake for Told {
 fn an_awaited_copy_wakes_its_task_when_it_has_ended() {
     let (gpu, stream, _alone) = gpu();
     let (sender, receiver) = channel();
-    let waker = Waker::from(Arc::new(Told(sender)));
+    let waker = Waker::from(Arc::new(NotifyOnDrop(sender)));
     let host = HostMemory::pageable(pattern(MIB, 9).into());
     let memory = copy_from_host(host, DeviceMemory::allocate(&gpu, MIB).unwrap(), &stream).unwrap().wait().unwrap().1;
     let host = HostMemory::pinned(&gpu, MIB as usize).unwrap();

@@ -28,7 +28,7 @@ const TASK: Duration = Duration::from_secs(180);
 /// The time that a process has to end by itself.
 const GRACE: Duration = Duration::from_secs(3);
 /// The interval at which a wait checks for an interruption.
-const LOOK: Duration = Duration::from_millis(100);
+const INTERRUPTION_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// The number of lines that are shown of a failed process's log.
 const LOG_LINES: usize = 8;
 
@@ -42,7 +42,7 @@ pub fn pause(span: Duration) -> Result<(), BenchError> {
         if INTERRUPTED.load(Ordering::Relaxed) {
             return Err(BenchError::Interrupted);
         }
-        std::thread::sleep(LOOK.min(until.saturating_duration_since(Instant::now())));
+        std::thread::sleep(INTERRUPTION_CHECK_INTERVAL.min(until.saturating_duration_since(Instant::now())));
     }
     Ok(())
 }
@@ -252,7 +252,7 @@ impl Process {
         let until = Instant::now() + patience;
         let name = self.name.clone();
         loop {
-            match self.said.recv_timeout(LOOK) {
+            match self.said.recv_timeout(INTERRUPTION_CHECK_INTERVAL) {
                 Ok(line) => return Ok(line),
                 Err(_) if INTERRUPTED.load(Ordering::Relaxed) => return Err(BenchError::Interrupted),
                 Err(RecvTimeoutError::Timeout) if Instant::now() < until => {}

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 /// The time-out of a worker's call, after which its task has failed.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The answer to a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

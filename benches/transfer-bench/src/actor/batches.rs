@@ -1,6 +1,6 @@
 //! Pushes and fetches of many small tensors at once.
 
-use super::answer::{Answer, Failed, PATIENCE};
+use super::answer::{Answer, CALL_TIMEOUT, Failed};
 use super::bell::{Bell, BellListener};
 use crate::clock::now_ns;
 use serde::{Deserialize, Serialize};
@@ -44,11 +44,11 @@ impl Batches {
                 turns.wait()?;
             }
             let tensors = keys[(version % 2) as usize].iter().map(|key| {
-                let tensor = client.allocate_wait(DType::U8, [self.len]).timeout(PATIENCE).call()?;
+                let tensor = client.allocate_wait(DType::U8, [self.len]).timeout(CALL_TIMEOUT).call()?;
                 Ok((key, tensor))
             });
             let tensors: Vec<(&Key, TensorMut)> = tensors.collect::<Result<_, Error>>()?;
-            let mut push = client.push_many(tensors).version(version).timeout(PATIENCE);
+            let mut push = client.push_many(tensors).version(version).timeout(CALL_TIMEOUT);
             if let Some(to) = &self.to {
                 push = push.to(to);
             }
@@ -62,7 +62,8 @@ impl Batches {
         let turns = Bell::connect(&self.turns)?;
         let mut copied = 0;
         for version in self.versions.clone() {
-            let tensors = client.fetch_many(&keys[(version % 2) as usize]).exactly(version).timeout(PATIENCE).call();
+            let tensors =
+                client.fetch_many(&keys[(version % 2) as usize]).exactly(version).timeout(CALL_TIMEOUT).call();
             for tensor in tensors {
                 copied += tensor?.report().copied;
             }
@@ -81,7 +82,7 @@ pub(super) fn publish(client: &BlockingClient, count: u64) -> Result<Answer, Fai
         let to = count.min(from + AT_ONCE);
         let tensors = (from..to).map(|i| Ok((format!("bench/tensors/{i:018}"), client.allocate(DType::F32, [4, 4])?)));
         let tensors: Vec<(String, TensorMut)> = tensors.collect::<Result<_, Error>>()?;
-        let pushed = client.push_many(tensors).timeout(PATIENCE).call();
+        let pushed = client.push_many(tensors).timeout(CALL_TIMEOUT).call();
         pushed.into_iter().try_for_each(|pushed| pushed.map(drop)).map_err(Error::from)?;
         from = to;
     }

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// The time-out of every operation in this module.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const SOCKET_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// One end of a connection.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl Bell {
     /// Connects to `path`, as soon as a process listens there.
     pub fn connect(path: &Path) -> io::Result<Bell> {
         let (fd, address) = (socket()?, SocketAddrUnix::new(path)?);
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + SOCKET_TIMEOUT;
         loop {
             match connect(&fd, &address) {
                 Ok(()) => return Ok(Bell(fd)),
@@ -94,7 +94,7 @@ impl AsFd for Bell {
 
 /// Sleeps until there is something to read.
 pub fn readable(fd: BorrowedFd<'_>) -> io::Result<()> {
-    let timeout = Timespec::try_from(PATIENCE).ok();
+    let timeout = Timespec::try_from(SOCKET_TIMEOUT).ok();
     loop {
         match poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], timeout.as_ref()) {
             Ok(0) => return Err(io::ErrorKind::TimedOut.into()),

@@ -1,6 +1,6 @@
 //! Pushes and fetches of a bundle of many small tensors, in turns with one tensor of as many bytes.
 
-use super::answer::{Answer, Failed, PATIENCE};
+use super::answer::{Answer, CALL_TIMEOUT, Failed};
 use crate::clock::now_ns;
 use serde::{Deserialize, Serialize};
 use transfer_client::{BlockingClient, BundleTensor, Error};
@@ -29,9 +29,9 @@ impl Bundles {
         let tensors: Result<Vec<_>, Error> = tensors.map(|one| BundleTensor::from_slice([elements], one)).collect();
         let named = names.iter().zip(tensors?);
         let started = now_ns();
-        client.push_bundle(BUNDLE, named).version(version).timeout(PATIENCE).call().map_err(Error::from)?;
+        client.push_bundle(BUNDLE, named).version(version).timeout(CALL_TIMEOUT).call().map_err(Error::from)?;
         let pushed = now_ns();
-        let dense = client.push_slice(DENSE, [count * elements], &all).version(version).timeout(PATIENCE);
+        let dense = client.push_slice(DENSE, [count * elements], &all).version(version).timeout(CALL_TIMEOUT);
         dense.call().map_err(Error::from)?;
         Ok(Answer::Pairs(vec![(pushed - started, now_ns() - pushed)]))
     }
@@ -42,14 +42,14 @@ impl Bundles {
         let wrong = || Failed::from("the tensors have other elements");
         let expected = version as f32;
         let started = now_ns();
-        let bundle = client.fetch_bundle(BUNDLE).exactly(version).timeout(PATIENCE).call()?;
+        let bundle = client.fetch_bundle(BUNDLE).exactly(version).timeout(CALL_TIMEOUT).call()?;
         for (_, tensor) in bundle.iter() {
             if tensor.as_slice::<f32>()?.last() != Some(&expected) {
                 return Err(wrong());
             }
         }
         let fetched = now_ns();
-        let dense = client.fetch(DENSE).exactly(version).timeout(PATIENCE).call()?;
+        let dense = client.fetch(DENSE).exactly(version).timeout(CALL_TIMEOUT).call()?;
         let tensor = dense.as_slice::<f32>()?;
         if !tensor.chunks(usize::try_from(elements)?).all(|one| one.last() == Some(&expected)) {
             return Err(wrong());

@@ -1,6 +1,6 @@
 //! Pushes and fetches of a record batch of many columns, in turns with a dense tensor of the same size.
 
-use super::answer::{Answer, Failed, PATIENCE};
+use super::answer::{Answer, CALL_TIMEOUT, Failed};
 use crate::clock::now_ns;
 use arrow_array::RecordBatch;
 use arrow_schema::{DataType, Field, Schema};
@@ -44,8 +44,8 @@ impl Columns {
         match self {
             Columns::Publish { len, columns } => {
                 let (dense, batch) = both(client, len, columns)?;
-                client.push_frozen(DENSE, &dense).timeout(PATIENCE).call().map_err(Error::from)?;
-                let pushed = client.push_batch(BATCH, &batch).timeout(PATIENCE).call().map_err(Error::from)?;
+                client.push_frozen(DENSE, &dense).timeout(CALL_TIMEOUT).call().map_err(Error::from)?;
+                let pushed = client.push_batch(BATCH, &batch).timeout(CALL_TIMEOUT).call().map_err(Error::from)?;
                 Ok(Answer::Times { ns: Vec::new(), copied: pushed.report.copied })
             }
             Columns::Push { len, columns, rounds, to } => {
@@ -57,7 +57,7 @@ impl Columns {
                         client
                             .push_frozen(&dense_key, &dense)
                             .to(&to)
-                            .timeout(PATIENCE)
+                            .timeout(CALL_TIMEOUT)
                             .call()
                             .map(drop)
                             .map_err(Error::from)
@@ -66,7 +66,7 @@ impl Columns {
                         client
                             .push_batch(&batch_key, &batch)
                             .to(&to)
-                            .timeout(PATIENCE)
+                            .timeout(CALL_TIMEOUT)
                             .call()
                             .map(drop)
                             .map_err(Error::from)
@@ -75,8 +75,8 @@ impl Columns {
             }
             Columns::Fetch { rounds } => in_turns(
                 rounds,
-                || client.fetch(DENSE).timeout(PATIENCE).call().map(drop),
-                || client.fetch_batch(BATCH).timeout(PATIENCE).call().map(drop),
+                || client.fetch(DENSE).timeout(CALL_TIMEOUT).call().map(drop),
+                || client.fetch_batch(BATCH).timeout(CALL_TIMEOUT).call().map(drop),
             ),
         }
     }

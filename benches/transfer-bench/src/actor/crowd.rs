@@ -1,6 +1,6 @@
 //! The tasks of a process with several sessions: fetches that wait, the pushes that answer them, and their end.
 
-use super::answer::{Answer, Failed, PATIENCE};
+use super::answer::{Answer, CALL_TIMEOUT, Failed};
 use serde::{Deserialize, Serialize};
 use std::future::poll_fn;
 use std::path::PathBuf;
@@ -99,13 +99,13 @@ impl Crowd {
             match task {
                 CrowdTask::Join { socket, name, arena_bytes } => {
                     let connect = Client::connect(&socket).name(name).arena_bytes(arena_bytes);
-                    self.clients.push(connect.timeout(PATIENCE).await?);
+                    self.clients.push(connect.timeout(CALL_TIMEOUT).await?);
                 }
                 CrowdTask::Embed { settings, name, arena_bytes } => {
                     let config =
                         settings.iter().fold(NodeConfig::new(&name), |config, (key, value)| config.set(key, value));
                     let connect = Client::embedded_with(config).name(name).arena_bytes(arena_bytes);
-                    self.clients.push(connect.timeout(PATIENCE).await?);
+                    self.clients.push(connect.timeout(CALL_TIMEOUT).await?);
                 }
                 CrowdTask::Push { session, keys, version } => push(self.client(session)?, keys, version).await?,
                 CrowdTask::Wait { session, keys, version } => {
@@ -131,9 +131,9 @@ async fn push(client: &Client, keys: Numbered, version: u64) -> Result<(), Faile
     for keys in keys.calls() {
         let mut tensors: Vec<(String, TensorMut)> = Vec::with_capacity(keys.len());
         for key in keys {
-            tensors.push((key, client.allocate_wait(DType::F32, [4, 4]).timeout(PATIENCE).await?));
+            tensors.push((key, client.allocate_wait(DType::F32, [4, 4]).timeout(CALL_TIMEOUT).await?));
         }
-        let pushed = client.push_many(tensors).version(version).timeout(PATIENCE).await;
+        let pushed = client.push_many(tensors).version(version).timeout(CALL_TIMEOUT).await;
         pushed.into_iter().try_for_each(|pushed| pushed.map(drop)).map_err(Error::from)?;
     }
     Ok(())
@@ -146,7 +146,7 @@ async fn wait(
 ) -> Result<Vec<JoinHandle<Vec<Result<Tensor, Error>>>>, Failed> {
     let mut begun = Vec::new();
     for keys in keys.calls() {
-        let fetch = client.fetch_many(keys).exactly(version).timeout(PATIENCE).into_future();
+        let fetch = client.fetch_many(keys).exactly(version).timeout(CALL_TIMEOUT).into_future();
         let (tell, told) = oneshot::channel();
         begun.push(tokio::spawn(async move {
             let (mut fetch, mut tell) = (pin!(fetch), Some(tell));

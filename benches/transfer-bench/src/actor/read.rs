@@ -1,6 +1,6 @@
 //! A stream whose sender rotates over several ranges of its arena, and whose receiver reads every byte.
 
-use super::answer::{Answer, Failed, PATIENCE};
+use super::answer::{Answer, CALL_TIMEOUT, Failed};
 use crate::clock::now_ns;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -65,10 +65,10 @@ impl ReadStream {
         for ((number, version, key), range) in self.messages().zip(ranges.iter().cycle()) {
             if number == read + self.in_flight {
                 let next = read / self.credit() + 1;
-                let credit = client.fetch(&credit_key).at_least(next).timeout(PATIENCE).call()?;
+                let credit = client.fetch(&credit_key).at_least(next).timeout(CALL_TIMEOUT).call()?;
                 read = credit.version() * self.credit();
             }
-            let push = client.push_frozen(&keys[key], range).version(version).to(&self.to).timeout(PATIENCE);
+            let push = client.push_frozen(&keys[key], range).version(version).to(&self.to).timeout(CALL_TIMEOUT);
             copied += begin(push.begin(), &mut pushes, self.in_flight)?;
         }
         copied += settle(&mut pushes, 0)?;
@@ -80,7 +80,7 @@ impl ReadStream {
         let (keys, credit_key) = (self.keys()?, self.credit_key()?);
         let (mut pushes, mut copied) = (Pushes::new(), 0);
         let mut fetches = self.messages().map(|(_, version, key)| {
-            let mut fetch = client.fetch(&keys[key]).exactly(version).timeout(PATIENCE).begin();
+            let mut fetch = client.fetch(&keys[key]).exactly(version).timeout(CALL_TIMEOUT).begin();
             // This sends it. What it already has is kept for the wait.
             match fetch.poll(Waker::noop()) {
                 ControlFlow::Break(tensor) => Fetching::Done(tensor),
@@ -93,7 +93,9 @@ impl ReadStream {
             let Some(fetching) = under_way.pop_front() else { break };
             let tensor = match fetching {
                 Fetching::Done(tensor) => tensor?,
-                Fetching::UnderWay(mut fetch) => fetch.wait(PATIENCE).ok_or(Error::NoAnswer { waited: PATIENCE })??,
+                Fetching::UnderWay(mut fetch) => {
+                    fetch.wait(CALL_TIMEOUT).ok_or(Error::NoAnswer { waited: CALL_TIMEOUT })??
+                }
             };
             read_all(tensor.as_bytes());
             copied += tensor.report().copied;
@@ -102,7 +104,7 @@ impl ReadStream {
             if (number + 1) % self.credit() == 0 {
                 let credit = client.allocate(DType::U8, [8])?;
                 let push = client.push_tensor(&credit_key, credit).version((number + 1) / self.credit());
-                begin(push.to(&self.to).timeout(PATIENCE).begin(), &mut pushes, self.in_flight)?;
+                begin(push.to(&self.to).timeout(CALL_TIMEOUT).begin(), &mut pushes, self.in_flight)?;
             }
         }
         let ended = now_ns();
@@ -139,7 +141,12 @@ fn settle(pushes: &mut Pushes<'_>, left: usize) -> Result<u64, Failed> {
     while pushes.len() > left
         && let Some(mut push) = pushes.pop_front()
     {
-        copied += push.wait(PATIENCE).ok_or(Error::NoAnswer { waited: PATIENCE })?.map_err(Error::from)?.report.copied;
+        copied += push
+            .wait(CALL_TIMEOUT)
+            .ok_or(Error::NoAnswer { waited: CALL_TIMEOUT })?
+            .map_err(Error::from)?
+            .report
+            .copied;
     }
     Ok(copied)
 }

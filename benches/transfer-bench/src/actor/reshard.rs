@@ -1,6 +1,6 @@
 //! A rank of a sharded state of square matrices, and a reader that takes half of each.
 
-use super::answer::{Answer, Failed, PATIENCE};
+use super::answer::{Answer, CALL_TIMEOUT, Failed};
 use crate::clock::now_ns;
 use serde::{Deserialize, Serialize};
 use transfer_client::{BlockingClient, BundleMut, BundleTensor, DType, Error, Rank, Shard, s};
@@ -78,14 +78,14 @@ impl Reshard {
                     let tensor = |n: u64| Ok((n.to_string(), client.allocate(DType::F32, [rows_len, columns_len])?));
                     let tensors = (0..of.count).map(tensor).collect::<Result<BundleMut, Error>>()?;
                     let started = now_ns();
-                    let fetch = client.fetch_sharded(STATE).slices(slices).timeout(PATIENCE).into(tensors);
+                    let fetch = client.fetch_sharded(STATE).slices(slices).timeout(CALL_TIMEOUT).into(tensors);
                     let fetched = fetch.call().map_err(Error::from)?;
                     let ended = now_ns();
                     check(of, |name| fetched.tensors().get(name)?.as_slice().ok(), rows)?;
                     return Ok(Answer::Times { ns: vec![started, ended], copied: fetched.report().copied });
                 }
                 let started = now_ns();
-                let fetched = client.fetch_sharded(STATE).slices(slices).timeout(PATIENCE).call()?;
+                let fetched = client.fetch_sharded(STATE).slices(slices).timeout(CALL_TIMEOUT).call()?;
                 let ended = now_ns();
                 check(of, |name| fetched.get(name)?.as_slice().ok(), rows)?;
                 Ok(Answer::Times { ns: vec![started, ended], copied: fetched.report().copied })
@@ -93,11 +93,13 @@ impl Reshard {
             Reshard::FetchBundles { of, second } => {
                 let ranks = u32::from(second) * of.ranks / 2..(u32::from(second) + 1) * of.ranks / 2;
                 let started = now_ns();
-                let mut under_way: Vec<_> =
-                    ranks.clone().map(|rank| client.fetch_bundle(bundle_key(rank)).timeout(PATIENCE).begin()).collect();
+                let mut under_way: Vec<_> = ranks
+                    .clone()
+                    .map(|rank| client.fetch_bundle(bundle_key(rank)).timeout(CALL_TIMEOUT).begin())
+                    .collect();
                 let mut fetched = Vec::new();
                 for fetch in &mut under_way {
-                    fetched.push(fetch.wait(PATIENCE).ok_or(Error::NoAnswer { waited: PATIENCE })??);
+                    fetched.push(fetch.wait(CALL_TIMEOUT).ok_or(Error::NoAnswer { waited: CALL_TIMEOUT })??);
                 }
                 let ended = now_ns();
                 for (rank, bundle) in ranks.zip(&fetched) {
@@ -122,11 +124,11 @@ fn push(client: &BlockingClient, of: Matrices, rank: u32) -> Result<Answer, Fail
         tensors.push((n.to_string(), tensor.freeze()));
     }
     let bundle = tensors.iter().map(|(name, tensor)| (name, BundleTensor::from(tensor)));
-    client.push_bundle(bundle_key(rank), bundle).timeout(PATIENCE).call().map_err(Error::from)?;
+    client.push_bundle(bundle_key(rank), bundle).timeout(CALL_TIMEOUT).call().map_err(Error::from)?;
     let shard = |(name, tensor)| Shard::new(name, [of.side; 2], [rows.start, 0], BundleTensor::from(tensor));
     let shards = tensors.iter().map(|(name, tensor)| shard((name.as_str(), tensor)));
     let rank = Rank { rank, world_size: of.ranks };
-    client.push_shards(STATE, 1, rank, shards).timeout(PATIENCE).call()?;
+    client.push_shards(STATE, 1, rank, shards).timeout(CALL_TIMEOUT).call()?;
     Ok(Answer::Done)
 }
 

@@ -1,6 +1,6 @@
 //! The tasks of a worker in an exchange of record batches: it writes a task of it, and reads some of its partitions.
 
-use super::answer::{Answer, Failed, PATIENCE};
+use super::answer::{Answer, CALL_TIMEOUT, Failed};
 use crate::clock::now_ns;
 use arrow_array::{Array, ArrayRef, FixedSizeBinaryArray, RecordBatch};
 use arrow_buffer::Buffer;
@@ -87,11 +87,11 @@ impl Shuffler {
             }
             Shuffle::Open { name, partitions, tasks } => {
                 let opening = client.exchange(name).partitions(partitions).tasks(tasks).open();
-                (self.exchange, self.opened) = (Some(opening.timeout(PATIENCE).call()?), true);
+                (self.exchange, self.opened) = (Some(opening.timeout(CALL_TIMEOUT).call()?), true);
                 Ok(Answer::Done)
             }
             Shuffle::Join { name } => {
-                self.exchange = Some(client.exchange(name).join().timeout(PATIENCE).call()?);
+                self.exchange = Some(client.exchange(name).join().timeout(CALL_TIMEOUT).call()?);
                 Ok(Answer::Done)
             }
             Shuffle::Partition { task, attempt } => {
@@ -129,7 +129,7 @@ impl Shuffler {
         let committed = now_ns();
         let (mut rows, mut copied) = (0, 0);
         for partition in partitions {
-            let mut reader = exchange.partition(partition).timeout(PATIENCE);
+            let mut reader = exchange.partition(partition).timeout(CALL_TIMEOUT);
             while let Some(batch) = reader.next()? {
                 rows += batch.num_rows() as u64;
                 batch.columns().iter().for_each(read);
@@ -144,7 +144,7 @@ impl Shuffler {
 fn until(client: &BlockingClient, free: u64) -> Result<(), Failed> {
     let started = Instant::now();
     while client.arena_free_bytes() < free {
-        if started.elapsed() > PATIENCE {
+        if started.elapsed() > CALL_TIMEOUT {
             return Err("the arena is not free again".into());
         }
         thread::sleep(Duration::from_millis(10));

@@ -1,6 +1,6 @@
 //! Fetches of a block of a matrix, in turns with as many bytes that lie one behind the other.
 
-use super::answer::{Answer, Failed, PATIENCE};
+use super::answer::{Answer, CALL_TIMEOUT, Failed};
 use crate::clock::now_ns;
 use serde::{Deserialize, Serialize};
 use transfer_client::{BlockingClient, DType, s};
@@ -37,13 +37,13 @@ impl Slices {
                 for (n, row) in matrix.as_mut_slice::<f32>()?.chunks_mut(row).enumerate() {
                     row.fill(n as f32);
                 }
-                client.push_tensor(MATRIX, matrix).timeout(PATIENCE).call()?;
+                client.push_tensor(MATRIX, matrix).timeout(CALL_TIMEOUT).call()?;
                 Ok(Answer::Done)
             }
             Slices::Fetch { rows, columns, whole_rows, rounds } => {
                 let fetch = |slice, last: u64| {
                     let started = now_ns();
-                    let found = client.fetch(MATRIX).slice(slice).timeout(PATIENCE).call()?;
+                    let found = client.fetch(MATRIX).slice(slice).timeout(CALL_TIMEOUT).call()?;
                     let took = now_ns() - started;
                     let read: Vec<f32> = found.to_vec()?;
                     match read.last() == Some(&((last - 1) as f32)) && read.len() as u64 == rows * columns {

@@ -1,6 +1,6 @@
 //! A state of equally long tensors, which is fetched into tensors of the reader.
 
-use super::answer::{Answer, Failed, PATIENCE};
+use super::answer::{Answer, CALL_TIMEOUT, Failed};
 use crate::clock::now_ns;
 use serde::{Deserialize, Serialize};
 use transfer_client::{BlockingClient, BundleMut, BundleTensor, DType, Error, FetchBundleInto, s};
@@ -57,7 +57,7 @@ impl States {
             States::Into { of } => {
                 let flat = client.allocate(DType::F32, [of.count, of.elements])?;
                 let started = now_ns();
-                let fetch = client.fetch_bundle(STATE).exactly(of.version).timeout(PATIENCE);
+                let fetch = client.fetch_bundle(STATE).exactly(of.version).timeout(CALL_TIMEOUT);
                 let fetch = fetch.into([("flat".to_owned(), flat)].into_iter().collect());
                 let placed =
                     |fetch: FetchBundleInto<BlockingClient>, (n, name): (u64, String)| fetch.at(&name, "flat", s![n]);
@@ -81,13 +81,13 @@ fn push(client: &BlockingClient, of: State, in_arena: bool) -> Result<Answer, Fa
         for (_, tensor) in tensors.iter_mut() {
             tensor.as_mut_slice::<f32>()?.fill(value);
         }
-        (now_ns(), client.push_bundle(STATE, tensors).version(of.version).timeout(PATIENCE).call())
+        (now_ns(), client.push_bundle(STATE, tensors).version(of.version).timeout(CALL_TIMEOUT).call())
     } else {
         let all = vec![value; usize::try_from(of.count * of.elements)?];
         let tensors = all.chunks(usize::try_from(of.elements)?);
         let tensors: Result<Vec<_>, Error> = tensors.map(|one| BundleTensor::from_slice([of.elements], one)).collect();
         let named = of.names().into_iter().zip(tensors?);
-        (now_ns(), client.push_bundle(STATE, named).version(of.version).timeout(PATIENCE).call())
+        (now_ns(), client.push_bundle(STATE, named).version(of.version).timeout(CALL_TIMEOUT).call())
     };
     let copied = pushed.map_err(Error::from)?.report.copied;
     Ok(Answer::Times { ns: vec![started, now_ns()], copied })

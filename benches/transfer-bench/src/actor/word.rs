@@ -3,7 +3,7 @@
 //! The waiter sleeps in `FUTEX_WAIT`, or polls the word.
 
 use super::answer::{Answer, Failed, times};
-use super::bell::{Bell, PATIENCE};
+use super::bell::{Bell, SOCKET_TIMEOUT};
 use super::pace::Pace;
 use crate::clock::now_ns;
 use rustix::event::Timespec;
@@ -21,7 +21,7 @@ const LEN: u64 = 4096;
 /// The message that carries the descriptor: a message of one byte would be a doorbell.
 const LABEL: &[u8] = b"word";
 /// The number of polls of the word per reading of the clock, which takes longer.
-const LOOKS: u32 = 1024;
+const POLLS_PER_CLOCK: u32 = 1024;
 
 /// Counts up to `count` in a word that is shared with the process that connects to `at`. Wakes the other side, unless
 /// it polls.
@@ -65,14 +65,14 @@ pub(super) fn wait(at: &Path, count: u64, turns: Option<PathBuf>, polling: bool)
 fn share(at: &Path) -> Result<Segment, Failed> {
     let options = SegmentOptions { len: LEN, pages: Pages::Base, lock: Lock::No };
     let segment = Segment::create("bench-word", &options, &PinnedBudget::new(u64::MAX))?;
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + SOCKET_TIMEOUT;
     let socket = Listener::bind(at, Listener::DEFAULT_MODE)?.accept(until)?;
     socket.send(LABEL, &[segment.fd()], until)?;
     Ok(segment)
 }
 
 fn join(at: &Path) -> Result<Segment, Failed> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + SOCKET_TIMEOUT;
     let socket = loop {
         match Socket::connect(at, until) {
             Err(AddressError::NobodyListens { .. }) if Instant::now() < until => {
@@ -90,7 +90,7 @@ fn join(at: &Path) -> Result<Segment, Failed> {
 }
 
 fn sleep(word: &AtomicU32, value: u32) -> io::Result<()> {
-    let timeout = Timespec::try_from(PATIENCE).ok();
+    let timeout = Timespec::try_from(SOCKET_TIMEOUT).ok();
     loop {
         let found = word.load(Ordering::Acquire);
         if found == value {
@@ -105,9 +105,9 @@ fn sleep(word: &AtomicU32, value: u32) -> io::Result<()> {
 }
 
 fn poll(word: &AtomicU32, value: u32) -> io::Result<()> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + SOCKET_TIMEOUT;
     while Instant::now() < until {
-        for _ in 0..LOOKS {
+        for _ in 0..POLLS_PER_CLOCK {
             if word.load(Ordering::Acquire) == value {
                 return Ok(());
             }

@@ -1,6 +1,6 @@
 //! The tasks of a worker in a benchmark: it uses the client as any program would.
 
-use super::answer::{Answer, Failed, PATIENCE};
+use super::answer::{Answer, CALL_TIMEOUT, Failed};
 use super::batches::{self, Batches};
 use super::bell::Bell;
 use super::bundles::Bundles;
@@ -176,7 +176,7 @@ impl Worker {
                 if let Some(spin) = spin {
                     connect = connect.spin(spin);
                 }
-                self.client = Some(connect.timeout(PATIENCE).call()?);
+                self.client = Some(connect.timeout(CALL_TIMEOUT).call()?);
                 return Ok(Answer::Done);
             }
             WorkerTask::Embed { settings, name, arena_bytes, spin } => {
@@ -186,7 +186,7 @@ impl Worker {
                 if let Some(spin) = spin {
                     connect = connect.spin(spin);
                 }
-                self.client = Some(connect.timeout(PATIENCE).call()?);
+                self.client = Some(connect.timeout(CALL_TIMEOUT).call()?);
                 let address = transfer_client::embedded_addresses().and_then(|addresses| addresses.grpc);
                 return Ok(Answer::Listens(address));
             }
@@ -248,10 +248,10 @@ fn push(
     let (mut ns, mut copied) = (Vec::new(), 0);
     for version in versions {
         // Its contents are left over from an earlier tensor, because producing is not measured.
-        let tensor = client.allocate_wait(DType::U8, [len]).timeout(PATIENCE).call()?;
+        let tensor = client.allocate_wait(DType::U8, [len]).timeout(CALL_TIMEOUT).call()?;
         ticker.wait()?;
         ns.push(now_ns());
-        let mut push = client.push_tensor(&key, tensor).version(version).timeout(PATIENCE);
+        let mut push = client.push_tensor(&key, tensor).version(version).timeout(CALL_TIMEOUT);
         if let Some(to) = to {
             push = push.to(to);
         }
@@ -270,7 +270,7 @@ fn fetch(
     let turns = turns.map(|path| Bell::connect(&path)).transpose()?;
     let (mut ns, mut copied) = (Vec::new(), 0);
     for version in versions {
-        let tensor = client.fetch(&key).exactly(version).timeout(PATIENCE).call()?;
+        let tensor = client.fetch(&key).exactly(version).timeout(CALL_TIMEOUT).call()?;
         ns.push(now_ns());
         copied += tensor.report().copied;
         drop(tensor);
@@ -287,7 +287,7 @@ fn fetch_again(client: &BlockingClient, key: &str, count: u64) -> Result<Answer,
     let (mut ns, mut copied) = (Vec::new(), 0);
     for _ in 0..count {
         let started = now_ns();
-        let tensor = client.fetch(&key).timeout(PATIENCE).call()?;
+        let tensor = client.fetch(&key).timeout(CALL_TIMEOUT).call()?;
         ns.push(now_ns() - started);
         copied += tensor.report().copied;
     }
@@ -295,7 +295,7 @@ fn fetch_again(client: &BlockingClient, key: &str, count: u64) -> Result<Answer,
 }
 
 fn read_twice(client: &BlockingClient, key: &str, version: u64) -> Result<Answer, Failed> {
-    let tensor = client.fetch(key).exactly(version).timeout(PATIENCE).call()?;
+    let tensor = client.fetch(key).exactly(version).timeout(CALL_TIMEOUT).call()?;
     let read = || {
         let started = now_ns();
         read_all(tensor.as_bytes());
@@ -329,9 +329,9 @@ fn stream(
             if under_way.len() == in_flight
                 && let Some(mut push) = under_way.pop_front()
             {
-                count(push.wait(PATIENCE).ok_or(Error::NoAnswer { waited: PATIENCE })?)?;
+                count(push.wait(CALL_TIMEOUT).ok_or(Error::NoAnswer { waited: CALL_TIMEOUT })?)?;
             }
-            let mut push = client.push_frozen(key, &tensor).version(version).to(to).timeout(PATIENCE).begin();
+            let mut push = client.push_frozen(key, &tensor).version(version).to(to).timeout(CALL_TIMEOUT).begin();
             // This sends it.
             match push.poll(Waker::noop()) {
                 ControlFlow::Break(pushed) => count(pushed)?,
@@ -340,7 +340,7 @@ fn stream(
         }
     }
     for mut push in under_way {
-        count(push.wait(PATIENCE).ok_or(Error::NoAnswer { waited: PATIENCE })?)?;
+        count(push.wait(CALL_TIMEOUT).ok_or(Error::NoAnswer { waited: CALL_TIMEOUT })?)?;
     }
     Ok(Answer::Times { ns: vec![started, now_ns()], copied })
 }
@@ -357,8 +357,8 @@ fn ping_pong(
     let (mut ns, mut copied) = (Vec::new(), 0);
     for version in versions {
         let push = || -> Result<u64, Failed> {
-            let tensor = client.allocate_wait(DType::U8, [len]).timeout(PATIENCE).call()?;
-            let mut push = client.push_tensor(&give, tensor).version(version).timeout(PATIENCE);
+            let tensor = client.allocate_wait(DType::U8, [len]).timeout(CALL_TIMEOUT).call()?;
+            let mut push = client.push_tensor(&give, tensor).version(version).timeout(CALL_TIMEOUT);
             if let Some(to) = to {
                 push = push.to(to);
             }
@@ -368,7 +368,7 @@ fn ping_pong(
         if first {
             copied += push()?;
         }
-        copied += client.fetch(&take).exactly(version).timeout(PATIENCE).call()?.report().copied;
+        copied += client.fetch(&take).exactly(version).timeout(CALL_TIMEOUT).call()?.report().copied;
         if !first {
             copied += push()?;
         }

@@ -15,7 +15,7 @@ use transfer_proto::v1::TensorsRequest;
 use transfer_terminal::units;
 
 /// The number of pages, and of scrapes, of a run.
-const LOOKS: usize = 20;
+const READS_PER_RUN: usize = 20;
 
 /// Runs the suite.
 ///
@@ -50,7 +50,7 @@ fn looks(bench: &Bench) -> Result<Vec<Figure>, BenchError> {
             time.run(percentile(&mut times, 50.0));
             found.run(tensors as f64 / times.len() as f64);
         }
-        let times = (0..LOOKS).map(|_| scrape_time(&node));
+        let times = (0..READS_PER_RUN).map(|_| scrape_time(&node));
         scrape.run(percentile(&mut times.collect::<Result<Vec<f64>, BenchError>>()?, 50.0));
     }
     let pages = pages.into_iter().flat_map(|(_, time, found)| [time, found]);
@@ -66,7 +66,7 @@ fn page_times(node: &Sidecar, page_size: u32) -> Result<(Vec<f64>, usize), Bench
     runtime.map_err(BenchError::system(what))?.block_on(async {
         let mut admin = node.admin().await?;
         let (mut times, mut tensors, mut page_token) = (Vec::new(), 0, String::new());
-        for _ in 0..LOOKS {
+        for _ in 0..READS_PER_RUN {
             let request = TensorsRequest { page_size, page_token, ..TensorsRequest::default() };
             let started = Instant::now();
             let page = admin.tensors(request).await.map_err(|e| failed(e.to_string()))?.into_inner();

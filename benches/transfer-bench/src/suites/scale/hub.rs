@@ -11,11 +11,11 @@ use std::time::Duration;
 
 /// The name of the data-plane thread.
 const DATA_PLANE: &str = "transfer-data";
-/// A thread that takes less than this in [`LOOK`] has nothing left to do but to keep its links alive.
+/// A thread that takes less than this in [`SAMPLE_INTERVAL`] has nothing left to do but to keep its links alive.
 const QUIET: Duration = Duration::from_micros(200);
-const LOOK: Duration = Duration::from_millis(20);
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
 /// The longest wait until a thread is quiet.
-const LOOKS: u32 = 500;
+const MAX_SAMPLES: u32 = 500;
 
 pub(super) struct Hub {
     pub(super) sidecar: Sidecar,
@@ -45,8 +45,8 @@ impl Hub {
     pub(super) fn cpu(&self) -> Result<Duration, BenchError> {
         let now = || Usage::of_thread(self.sidecar.pid(), DATA_PLANE).cpu;
         let mut before = now();
-        for _ in 0..LOOKS {
-            pause(LOOK)?;
+        for _ in 0..MAX_SAMPLES {
+            pause(SAMPLE_INTERVAL)?;
             let after = now();
             if after.saturating_sub(before) < QUIET {
                 return Ok(after);
