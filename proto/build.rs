@@ -16,6 +16,9 @@ const FILES: [&str; 6] = [
     "transfer/v1/admin.proto",
 ];
 
+/// The part of etcd's API that a host of the directory uses.
+const ETCD: &str = "etcd/rpc.proto";
+
 /// Lets messages be written as JSON, with the names of their fields. In another form than in the messages are: enumerations, by
 /// their names; incarnations, as texts, because readers that store numbers as doubles would change them; and pairs of a name and a
 /// value, as an object.
@@ -52,9 +55,11 @@ fn with_json(mut build: Builder, files: &FileDescriptorSet) -> Builder {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    for file in FILES {
+    for file in FILES.into_iter().chain([ETCD]) {
         println!("cargo::rerun-if-changed={file}");
     }
+    let etcd = protox::compile([ETCD], ["."])?;
+    tonic_prost_build::configure().build_transport(false).build_server(false).compile_fds(etcd)?;
     let mut files = protox::compile(FILES, ["."])?;
     // Leaves out the generated `connect` to a URL, which would clash with the call of that name in Peering.
     let build = tonic_prost_build::configure().build_transport(false);

@@ -10,6 +10,12 @@ pub mod v1 {
     tonic::include_proto!("transfer.v1");
 }
 
+/// The part of etcd's API, version 3, that hosts of the directory use.
+#[allow(missing_docs, clippy::all, unreachable_pub, rust_2018_idioms, reason = "generated code")]
+pub mod etcd {
+    tonic::include_proto!("etcdserverpb");
+}
+
 /// The compiled descriptors of all files, for gRPC reflection: a serialized `google.protobuf.FileDescriptorSet`.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/transfer.bin"));
 

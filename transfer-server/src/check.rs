@@ -1,7 +1,8 @@
 //! The check of a configuration without a start: `transferd --check`.
 
 use crate::StartError;
-use crate::config::{Config, LoadError, Loaded};
+use crate::config::{Config, DirectoryPlace, LoadError, Loaded};
+use crate::directory::Etcd;
 use crate::observe::logging::{self, LogError};
 use crate::security::Prepared;
 use crate::sidecar::{check_required, folder_for_copies};
@@ -34,6 +35,9 @@ pub fn check(loaded: &Loaded) -> Result<Vec<String>, CheckError> {
     let config = loaded.config()?;
     logging::check_filter(&loaded.flags.log.filter)?;
     Prepared::of(&config).map_err(StartError::from)?;
+    if let DirectoryPlace::Etcd(members) = &config.directory {
+        Etcd::new(members.clone(), config.etcd.clone()).map_err(StartError::from)?;
+    }
     check_required(&config).map_err(StartError::from)?;
     folder_for_copies(&config)?;
     let mut remarks = Vec::new();

@@ -96,7 +96,7 @@ fn counts(directory: &DirectoryState) -> String {
 
 fn as_table(directory: &DirectoryState) -> String {
     let mut text = String::new();
-    if directory.hosts.is_empty() {
+    if directory.hosts.is_empty() && directory.etcd.is_empty() {
         text.push_str(&format!("{}\n", printable(as_line(directory))));
         return text;
     }
@@ -105,8 +105,15 @@ fn as_table(directory: &DirectoryState) -> String {
         let state = if host.node == directory.leader { "leads" } else { "" };
         table.row([host.node.clone(), state.to_owned(), host.location.clone()]);
     }
-    text.push_str(&table.to_string());
+    if !directory.hosts.is_empty() {
+        text.push_str(&table.to_string());
+    }
     let mut line = |words: String| text.push_str(&format!("{}\n", printable(words)));
+    match (directory.etcd.as_str(), directory.etcd_why_not.as_str()) {
+        ("", _) => {}
+        (etcd, "") => line(format!("as {etcd} says")),
+        (etcd, why_not) => line(format!("{etcd} does NOT answer: {why_not}")),
+    }
     if directory.leader.is_empty() {
         line("no host leads, as far as this node knows".to_owned());
     }

@@ -307,8 +307,8 @@ impl v1::admin_server::Admin for AdminService {
         let directory = &self.0.directory;
         let moved = match directory.hosted() {
             Some(hosted) => hosted.hand_over(heir).await,
-            None if directory.host().is_none() => Err(HandOverError::OnlyHost),
-            None => Err(HandOverError::StandsBy { host: self.0.me.node.clone(), leader: directory.host().cloned() }),
+            None if !directory.may_move() => Err(HandOverError::OnlyHost),
+            None => Err(HandOverError::StandsBy { host: self.0.me.node.clone(), leader: directory.host() }),
         };
         let leads = moved.map_err(|why| match why {
             HandOverError::NoHost { .. } => Status::invalid_argument(why.to_string()),

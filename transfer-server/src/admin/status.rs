@@ -79,6 +79,11 @@ impl AdminState {
                 directory.why_not
             ));
         }
+        if let Some((location, Some(why_not))) = self.directory.etcd() {
+            reasons.push(format!(
+                "{location} does not answer, so no other host can lead the directory if the one that does ends: {why_not}"
+            ));
+        }
         if snapshot.impaired > 0 {
             reasons.push(format!(
                 "{} of {} links live with fewer rails than they were made with; the list of links shows which",
@@ -171,7 +176,8 @@ fn directory_state(directory: &DirectoryClient) -> v1::DirectoryState {
     };
     shown.hosts = directory
         .hosts()
-        .map(|(node, place)| v1::DirectoryHost { node: node.to_string(), location: place.describe() })
+        .into_iter()
+        .map(|(node, location)| v1::DirectoryHost { node: node.to_string(), location })
         .collect();
     match directory.hosted().and_then(Directory::election) {
         Some(ElectionState { leader, term, awaited }) => {
@@ -179,8 +185,11 @@ fn directory_state(directory: &DirectoryClient) -> v1::DirectoryState {
             shown.term = term;
             shown.awaited = awaited.iter().map(ToString::to_string).collect();
         }
-        None if state.attached => shown.leader = directory.host().map(ToString::to_string).unwrap_or_default(),
+        None if state.attached => shown.leader = directory.host().map(|host| host.to_string()).unwrap_or_default(),
         None => {}
+    }
+    if let Some((location, why_not)) = directory.etcd() {
+        (shown.etcd, shown.etcd_why_not) = (location.to_owned(), why_not.unwrap_or_default());
     }
     if let Place::Local(hosted) = place {
         let counts = hosted.counts();

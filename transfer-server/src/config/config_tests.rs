@@ -287,3 +287,45 @@ fn tcp_rails_are_bounded() {
     refused("--tcp-rails 5", &["--tcp-rails 5", "1 to 4"]);
     refused("--tcp-rails two", &["--tcp-rails", "two"]);
 }
+
+#[test]
+fn etcd_is_named_by_its_members_and_a_prefix() {
+    let with = |directory: &str, more: &str| parse(&format!("--listen 127.0.0.1:0 --directory {directory} {more}"));
+    for (text, urls, prefix) in [
+        ("etcd:http://e1:2379", &["http://e1:2379"][..], "/transfer"),
+        ("etcd:http://e1:2379/", &["http://e1:2379"], "/transfer"),
+        ("etcd:http://e1:2379,http://[::1]:2379/a/b/", &["http://e1:2379", "http://[::1]:2379"], "/a/b"),
+    ] {
+        let config = with(text, "--directory-host").unwrap();
+        let DirectoryPlace::Etcd(members) = &config.directory else { panic!("{config:?}") };
+        assert_eq!(
+            (&members.urls[..], &*members.prefix),
+            (&urls.iter().map(|u| (*u).to_owned()).collect::<Vec<_>>()[..], prefix)
+        );
+        assert!(config.etcd.directory_host);
+    }
+    with("etcd:https://e1:2379/p", "--etcd-ca a --etcd-cert c --etcd-key k --etcd-user u --etcd-password-file f")
+        .unwrap();
+    for (directory, more, words) in [
+        ("etcd:", "", &["no URL"][..]),
+        ("etcd:e1:2379", "", &["\"e1:2379\"", "no URL"]),
+        ("etcd:http://e1", "", &["http://e1", "HOST:PORT"]),
+        ("etcd:ftp://e1:1", "", &["ftp://e1:1", "https://HOST:PORT"]),
+        ("etcd:http://u@e1:1", "", &["u@e1", "HOST:PORT"]),
+        ("etcd:http://e1:1/p,http://e2:1", "", &["only the last"]),
+        ("etcd:http://e1:1,https://e2:1", "", &["https://", "http://"]),
+        ("etcd:http://e1:1,http://e1:1", "", &["http://e1:1", "twice"]),
+        ("etcd:https://e1:1", "", &["--etcd-ca"]),
+        ("etcd:http://e1:1", "--etcd-ca a", &["--etcd-ca", "https://"]),
+        ("etcd:https://e1:1", "--etcd-ca a --etcd-cert c", &["--etcd-cert", "--etcd-key"]),
+        ("etcd:http://e1:1", "--etcd-user u", &["--etcd-user", "--etcd-password-file"]),
+        ("etcd:http://e1:1", "--etcd-password-file u", &["--etcd-password-file", "--etcd-user"]),
+        ("http://e1:1", "--directory-host", &["--directory-host", "--directory etcd:"]),
+        ("embedded", "--etcd-user u", &["--etcd-user", "--directory etcd:"]),
+    ] {
+        let text = with(directory, more).unwrap_err().to_string();
+        assert!(words.iter().all(|word| text.contains(word)), "{directory} {more}: {text}");
+    }
+    let text = parse("--directory etcd:http://e1:1").unwrap_err().to_string();
+    assert!(text.contains("--listen IP:PORT") && text.contains("etcd:http://e1:1/transfer"), "{text}");
+}

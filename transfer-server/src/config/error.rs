@@ -121,6 +121,23 @@ pub enum ConfigError {
         /// What is wrong.
         wrong: String,
     },
+    /// `--directory` names an etcd, and not as it should.
+    #[error(
+        "--directory {value:?}: {wrong}; a directory whose hosts are in etcd is etcd:https://HOST:PORT,...[/PREFIX], with the URLs of etcd's \
+         members, and http:// where they have no certificates"
+    )]
+    DirectoryEtcd {
+        /// The value.
+        value: String,
+        /// What is wrong.
+        wrong: String,
+    },
+    /// A setting of etcd without one.
+    #[error("{flag} is about the etcd of --directory etcd:https://HOST:PORT,..., and --directory names none")]
+    NoEtcd {
+        /// The flag.
+        flag: &'static str,
+    },
     /// The directory is without TLS, but this node has certificates.
     #[error("--directory {value}: with --tls-cert the directory is asked over TLS: write https:// in place of http://")]
     DirectoryInTheClear {

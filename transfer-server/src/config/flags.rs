@@ -2,8 +2,8 @@
 
 use super::{
     Config, ConfigError, CopyConfig, DEFAULT_BOARD_ENTRIES, DEFAULT_MAX_ARENA, DEFAULT_POOL, DEFAULT_TCP_RAILS,
-    DirectoryPlace, FabricsConfig, LimitsConfig, Locking, MIN_SIZE, Poll, SecurityConfig, Size, SourceFlags,
-    SpillConfig, TenantsConfig, default_pinned_limit, group_limit,
+    DirectoryPlace, EtcdConfig, EtcdMembers, FabricsConfig, LimitsConfig, Locking, MIN_SIZE, Poll, SecurityConfig,
+    Size, SourceFlags, SpillConfig, TenantsConfig, default_pinned_limit, group_limit,
 };
 use crate::observe::WatchConfig;
 use crate::observe::logging::LogFlags;
@@ -57,11 +57,12 @@ pub struct Flags {
 
     /// "embedded" hosts the directory here; otherwise the URL of the node that hosts it: https://HOST:PORT with
     /// certificates, http://HOST:PORT without; or static:NODE=HOST:PORT,..., 3 or 5 nodes of which one leads, and another
-    /// takes over if it dies. They are given the same list
+    /// takes over if it dies, and all are given the same list; or etcd:https://HOST:PORT,...[/PREFIX], the members of an etcd
+    /// that says which of the nodes with --directory-host leads, under keys that begin with PREFIX, /transfer by default
     #[arg(
         long,
         env = "TRANSFER_DIRECTORY",
-        value_name = "embedded|URL|static:NODE=HOST:PORT,...",
+        value_name = "embedded|URL|static:NODE=HOST:PORT,...|etcd:URL,...",
         default_value = "embedded"
     )]
     pub directory: String,
@@ -137,6 +138,10 @@ pub struct Flags {
     #[command(flatten)]
     pub tenants: TenantsConfig,
 
+    /// The directory by etcd.
+    #[command(flatten)]
+    pub etcd: EtcdConfig,
+
     /// Files that other nodes copy here.
     #[command(flatten)]
     pub copies: CopyConfig,
@@ -187,9 +192,10 @@ impl Flags {
         let node = Name::new(&value).map_err(|source| ConfigError::Node { value, source })?;
         let directory = match self.directory.as_str() {
             "embedded" => DirectoryPlace::Embedded,
-            text => match text.strip_prefix("static:") {
-                Some(hosts) => DirectoryPlace::Among(directory_hosts(text, hosts)?),
-                None => DirectoryPlace::At(text.to_owned()),
+            text => match (text.strip_prefix("static:"), text.strip_prefix("etcd:")) {
+                (Some(hosts), _) => DirectoryPlace::Among(directory_hosts(text, hosts)?),
+                (_, Some(members)) => DirectoryPlace::Etcd(EtcdMembers::parse(text, members)?),
+                _ => DirectoryPlace::At(text.to_owned()),
             },
         };
         let default_limit = default_pinned_limit(group_limit());
@@ -214,6 +220,7 @@ impl Flags {
             tcp_rails: self.tcp_rails,
             directory,
             directory_takeover: self.directory_takeover,
+            etcd: self.etcd,
             replace: self.replace,
             pool_bytes: self.pool_bytes.unwrap_or(DEFAULT_POOL.min(Size(default_limit.0 / 4)).max(MIN_SIZE)),
             max_arena_bytes,

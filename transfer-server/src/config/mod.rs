@@ -4,6 +4,7 @@ mod copying;
 #[cfg(test)]
 mod docs;
 mod error;
+mod etcd;
 mod fabrics;
 mod file;
 mod flags;
@@ -17,6 +18,7 @@ mod tenants;
 
 pub use copying::{CopyConfig, CopyRole};
 pub use error::ConfigError;
+pub use etcd::{EtcdConfig, EtcdMembers};
 pub use fabrics::*;
 pub use file::FileError;
 pub use flags::Flags;
@@ -106,6 +108,8 @@ pub enum DirectoryPlace {
     At(String),
     /// That of these nodes which leads, with the addresses of their gRPC services.
     Among(Vec<(Name, String)>),
+    /// That of the nodes with `--directory-host` which leads, as this etcd says.
+    Etcd(EtcdMembers),
 }
 
 /// A sidecar's configuration. [`Flags`] documents each field.
@@ -133,6 +137,8 @@ pub struct Config {
     pub directory: DirectoryPlace,
     /// With several hosts: the time after which another one leads if one has died.
     pub directory_takeover: Duration,
+    /// With an etcd: how it is reached, and whether this node may lead.
+    pub etcd: EtcdConfig,
     /// Whether to take the name from another live sidecar.
     pub replace: bool,
     /// The size of each landing pool.
@@ -185,6 +191,7 @@ impl Config {
             tcp_rails: DEFAULT_TCP_RAILS,
             directory: DirectoryPlace::Embedded,
             directory_takeover: DEFAULT_TAKEOVER,
+            etcd: EtcdConfig::default(),
             replace: false,
             pool_bytes: Size(64 << 20).min(Size(pinned_limit.0 / 4)).max(MIN_SIZE),
             max_arena_bytes: DEFAULT_MAX_ARENA.min(pinned_limit),
@@ -295,12 +302,23 @@ impl Config {
         if !TAKEOVERS.contains(&self.directory_takeover) {
             return Err(ConfigError::Takeover { value: self.directory_takeover });
         }
+        let members = match &self.directory {
+            DirectoryPlace::Etcd(members) => Some(members),
+            _ => None,
+        };
+        self.etcd.check(members)?;
         let url = match &self.directory {
             DirectoryPlace::Embedded => return Ok(()),
             DirectoryPlace::Among(hosts) => {
                 let listed = hosts.iter().map(|(node, address)| format!("{node}={address}")).collect::<Vec<_>>();
                 return match self.listen {
                     None => Err(ConfigError::NoListener { value: format!("static:{}", listed.join(",")) }),
+                    Some(_) => Ok(()),
+                };
+            }
+            DirectoryPlace::Etcd(members) => {
+                return match self.listen {
+                    None => Err(ConfigError::NoListener { value: members.to_string() }),
                     Some(_) => Ok(()),
                 };
             }

@@ -130,26 +130,33 @@ impl DirectoryClient {
         }
     }
 
-    /// Returns the hosts of the directory by name, if there are several.
-    pub(crate) fn hosts(&self) -> impl Iterator<Item = (&Name, &Place)> {
+    /// Returns the hosts of the directory by name, if there are several, with their URLs.
+    pub(crate) fn hosts(&self) -> Vec<(Name, String)> {
         self.places.hosts()
+    }
+
+    /// Returns whether the directory may have several hosts.
+    pub(crate) fn may_move(&self) -> bool {
+        self.places.are_several()
+    }
+
+    /// Returns where the etcd is that says which host leads, and why it does not answer, if there is one.
+    pub(crate) fn etcd(&self) -> Option<(&str, Option<String>)> {
+        self.places.outlook().map(|outlook| (outlook.location(), outlook.why_not()))
     }
 
     /// Returns the directory, if this node is one of its hosts.
     pub(crate) fn hosted(&self) -> Option<&Directory> {
-        self.places.hosts().map(|(_, place)| place).chain([self.place()]).find_map(|place| match place {
-            Place::Local(hosted) => Some(hosted),
-            Place::Remote(_) => None,
-        })
+        self.places.hosted()
     }
 
     /// Returns the name of the host at which this node is attached, or tries to attach, if there are several.
-    pub(crate) fn host(&self) -> Option<&Name> {
+    pub(crate) fn host(&self) -> Option<Name> {
         self.places.present_name()
     }
 
     /// Returns the place of the directory; of several hosts, of the one to which this node is attached, or tries to attach.
-    pub(crate) fn place(&self) -> &Place {
+    pub(crate) fn place(&self) -> Place {
         self.places.present()
     }
 
@@ -222,8 +229,8 @@ struct Actor {
     /// The moment from which this node works without the directory. `None`: it is attached, or works without it
     /// already.
     alone_at: Option<tokio::time::Instant>,
-    /// The host that this node has given up because it said nothing, by its place among all, and when.
-    silent: Option<(usize, Instant)>,
+    /// The host that this node has given up because it said nothing, as [`Places::at`] has it, and when.
+    silent: Option<(u64, Instant)>,
     leaves: Arc<Notify>,
 }
 
@@ -239,9 +246,13 @@ impl Actor {
     async fn attach_for_ever(&mut self) -> Result<std::convert::Infallible, Done> {
         let mut pause = ATTACH_BACKOFF.0;
         loop {
-            let (place, hello) = (self.places.present().clone(), self.hello.clone());
-            let mut leader = None;
-            let (why, refused) = match self.meanwhile(async move { Connection::open(&place, &hello).await }).await? {
+            let (places, hello, mut leader) = (self.places.clone(), self.hello.clone(), None);
+            let silent = self.silent.map(|(host, since)| (host, since.elapsed()));
+            let attempt = async move {
+                let place = places.look(silent).await.map_err(NotConnected::Failed)?;
+                Connection::open(&place, &hello).await
+            };
+            let (why, refused) = match self.meanwhile(attempt).await? {
                 Ok(line) => {
                     pause = ATTACH_BACKOFF.0;
                     // Replaces only once. Otherwise two sidecars of one name would replace each other without end.
@@ -259,8 +270,8 @@ impl Actor {
             match self.places.present() {
                 // The embedded directory ends with the sidecar.
                 Place::Local(_) => tracing::debug!(why, "not attached to the directory"),
-                Place::Remote(_) if !news => {}
-                Place::Remote(_) => tracing::warn!(
+                _ if !news => {}
+                _ => tracing::warn!(
                     directory = self.places.present().describe(),
                     why,
                     "not attached to the directory; trying again"

@@ -7,6 +7,7 @@ use super::item::{Answer, Hello, NodeItem};
 use super::registry::AttachRefused;
 use crate::security::{Caller, Expected, Security};
 use crate::text;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -35,6 +36,8 @@ pub(crate) enum Place {
     Local(Directory),
     /// The directory is at another node, at this URL.
     Remote(Box<Remote>),
+    /// Which node it is at is not known yet. This is where to ask.
+    Unknown(Arc<str>),
 }
 
 /// The directory of another node.
@@ -121,6 +124,9 @@ impl Place {
     pub(crate) async fn reach(&self) -> Result<Reached<'_>, Status> {
         match self {
             Place::Local(directory) => Ok(Reached::Local(directory)),
+            Place::Unknown(ask) => Err(Status::unavailable(format!(
+                "no host leads the directory, as far as this node has heard from {ask}"
+            ))),
             Place::Remote(there) => match there.connect().await {
                 Ok(channel) => Ok(Reached::Remote(v1::directory_client::DirectoryClient::new(channel))),
                 Err(e) => {
@@ -131,11 +137,12 @@ impl Place {
         }
     }
 
-    /// Returns "embedded", or the URL.
+    /// Returns "embedded", or the URL, or where to ask for it.
     pub(crate) fn describe(&self) -> String {
         match self {
             Place::Local(_) => "embedded".to_owned(),
             Place::Remote(there) => there.url.to_string(),
+            Place::Unknown(ask) => ask.to_string(),
         }
     }
 }
@@ -189,6 +196,7 @@ impl Connection {
                 });
             }
             Place::Remote(there) => there,
+            Place::Unknown(_) => return Err(NotConnected::Failed("no host leads the directory yet".to_owned())),
         };
         let attach = async {
             let channel = there.connect().await.map_err(|e| NotConnected::Failed(text::chain(&e)))?;

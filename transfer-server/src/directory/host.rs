@@ -1,8 +1,8 @@
 //! The directory at its host: the registry behind a lock, and an outbox for each attached node.
 
-use super::election::{Campaign, Candidate, Takeover};
 use super::entries::NodeNo;
 use super::item::{Answer, Hello, KeyAt, NodeAt, NodeItem};
+use super::leading::Election;
 use super::lost::Lost;
 use super::registry::{AttachRefused, Counts, Registry, Taken};
 use super::settling::{Deferred, MAX_DEFERRED, Settling};
@@ -26,7 +26,7 @@ pub const MAX_BATCH: usize = 1024;
 const FULL_OUTBOX: usize = 8 * MAX_BATCH;
 
 /// A node that has been silent for this long loses its name to another sidecar that claims it.
-const SILENCE_LIMIT: Duration = Duration::from_secs(5);
+pub(super) const SILENCE_LIMIT: Duration = Duration::from_secs(5);
 
 /// The reason why an attachment ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -60,21 +60,6 @@ pub(super) struct HostShared {
     pub(super) state: Mutex<State>,
     /// If there are several hosts.
     pub(super) election: Option<Election>,
-}
-
-/// A host's part in the election of the one that answers.
-#[derive(Debug)]
-pub(super) struct Election {
-    /// The names of all hosts.
-    pub(super) hosts: Vec<Name>,
-    pub(super) takeover: Takeover,
-    pub(super) campaign: Mutex<Campaign>,
-    /// The version of the members that more than half of the hosts know.
-    pub(super) known: watch::Sender<u64>,
-    /// The host that leads by its own word.
-    pub(super) leads: watch::Sender<Option<Name>>,
-    /// Notified when the members change, or the directory is closed.
-    pub(super) changed: Notify,
 }
 
 #[derive(Debug)]
@@ -149,23 +134,6 @@ impl Directory {
         Directory::patient(host, local, tenants, SILENCE_LIMIT)
     }
 
-    /// Makes one of several hosts, which stands by until it is elected.
-    pub(crate) fn among(
-        hosts: Vec<Name>,
-        me: Candidate,
-        takeover: Takeover,
-        local: Arc<str>,
-        tenants: Tenants,
-    ) -> Directory {
-        let rank = hosts.iter().take_while(|host| **host != me.node).count();
-        let host = me.node.clone();
-        let place = (u32::try_from(rank).unwrap_or(0), hosts.len());
-        let campaign = Mutex::new(Campaign::new(Instant::now(), me, place, takeover.lease()));
-        let (known, leads) = (watch::Sender::new(0), watch::Sender::new(None));
-        let election = Election { hosts, takeover, campaign, known, leads, changed: Notify::new() };
-        Directory::made(host, local, tenants, SILENCE_LIMIT, Some(election))
-    }
-
     /// Limits the keys of one node. The default is no limit.
     pub fn limit_keys(&self, keys_per_node: u64) {
         self.0.state.lock().registry.limit_keys(keys_per_node);
@@ -175,7 +143,13 @@ impl Directory {
         Directory::made(host, local, tenants, silence, None)
     }
 
-    fn made(host: Name, local: Arc<str>, tenants: Tenants, silence: Duration, election: Option<Election>) -> Directory {
+    pub(super) fn made(
+        host: Name,
+        local: Arc<str>,
+        tenants: Tenants,
+        silence: Duration,
+        election: Option<Election>,
+    ) -> Directory {
         let first_sequence = unix_nanos(SystemTime::now());
         let state = State {
             registry: Registry::new(first_sequence, tenants),

@@ -1,21 +1,81 @@
 //! A directory that is one of several hosts: what its election does with it.
 
 use super::connection::Place;
-use super::election::{Ballot, Campaign, Members, Purpose, Vote};
-use super::host::{Detached, Directory, State, put};
+use super::election::etcd::{Claimant, Etcd, Outlook, Record};
+use super::election::{Ballot, Campaign, Candidate, Effect, Members, Purpose, Takeover, Vote};
+use super::host::{Detached, Directory, SILENCE_LIMIT, State, put};
 use super::item::Answer;
 use super::lost::Lost;
 use super::registry::{AttachRefused, Registry};
 use super::settling::{Deferred, Settling};
 use super::standing::Standing;
 use crate::events::unix_nanos;
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
+use transfer_core::protocol::Tenants;
 use transfer_core::tensor::Name;
 
 /// How far behind the last number that it knows a new host begins: more than its predecessor can have given since.
 const UNKNOWN_ENTRIES: u64 = 1 << 32;
+
+/// A host's part in the election of the one that answers.
+#[derive(Debug)]
+pub(super) struct Election {
+    promises: Promises,
+    takeover: Takeover,
+    /// The version of the members that the next host will know.
+    known: watch::Sender<u64>,
+    /// The host that leads by its own word.
+    leads: watch::Sender<Option<Name>>,
+    /// Notified when the members change, or the directory is closed.
+    changed: Notify,
+    /// Whether nothing is left of it.
+    is_over: watch::Sender<bool>,
+}
+
+/// Who says which host leads.
+#[derive(Debug)]
+enum Promises {
+    /// More than half of these hosts.
+    Ballots { hosts: Vec<Name>, campaign: Mutex<Campaign> },
+    /// An etcd.
+    Etcd(Mutex<Claimant>),
+}
+
+impl Promises {
+    fn hosts(&self) -> Vec<Name> {
+        match self {
+            Promises::Ballots { hosts, .. } => hosts.clone(),
+            Promises::Etcd(claimant) => claimant.lock().hosts().cloned().collect(),
+        }
+    }
+
+    /// The host that leads, as far as this one knows.
+    fn leader(&self) -> Option<Name> {
+        match self {
+            Promises::Ballots { campaign, .. } => campaign.lock().leader(Instant::now()).cloned(),
+            Promises::Etcd(claimant) => claimant.lock().leader().cloned(),
+        }
+    }
+
+    fn term(&self) -> u64 {
+        match self {
+            Promises::Ballots { campaign, .. } => campaign.lock().term(),
+            Promises::Etcd(claimant) => claimant.lock().term(),
+        }
+    }
+
+    fn give_up(&self, heir: Option<Name>) {
+        match self {
+            Promises::Ballots { campaign, .. } => campaign.lock().give_up(heir),
+            Promises::Etcd(claimant) => claimant.lock().give_up(heir),
+        }
+    }
+}
 
 /// What a host knows of the election.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -32,7 +92,8 @@ pub(crate) struct ElectionState {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HandOverError {
     #[error(
-        "the directory has one host only, so there is none to which it could move: --directory static:NODE=HOST:PORT,... names several"
+        "the directory has one host only, so there is none to which it could move: --directory static:NODE=HOST:PORT,... names several, \
+         and with --directory etcd:URL,... each node with --directory-host is one"
     )]
     OnlyHost,
     #[error("node {node:?} is none of the directory's hosts, which are {}", names(hosts))]
@@ -85,6 +146,40 @@ fn names(hosts: &[Name]) -> String {
 }
 
 impl Directory {
+    /// Makes one of several hosts, which stands by until it is elected.
+    pub(crate) fn among(
+        hosts: Vec<Name>,
+        me: Candidate,
+        takeover: Takeover,
+        local: Arc<str>,
+        tenants: Tenants,
+    ) -> Directory {
+        let rank = hosts.iter().take_while(|host| **host != me.node).count();
+        let host = me.node.clone();
+        let place = (u32::try_from(rank).unwrap_or(0), hosts.len());
+        let campaign = Mutex::new(Campaign::new(Instant::now(), me, place, takeover.lease()));
+        let promises = Promises::Ballots { hosts, campaign };
+        Directory::elected(host, promises, takeover, local, tenants)
+    }
+
+    /// Makes one of several hosts, which stands by until etcd says that it leads. Promises last for whole seconds.
+    pub(crate) fn by_etcd(me: Record, takeover: Takeover, local: Arc<str>, tenants: Tenants) -> Directory {
+        let host = me.node.clone();
+        let claimant = Mutex::new(Claimant::new(Instant::now(), me, takeover.lease()));
+        Directory::elected(host, Promises::Etcd(claimant), takeover, local, tenants)
+    }
+
+    fn elected(host: Name, promises: Promises, takeover: Takeover, local: Arc<str>, tenants: Tenants) -> Directory {
+        let (known, leads, is_over) = (watch::Sender::new(0), watch::Sender::new(None), watch::Sender::new(false));
+        let election = Election { promises, takeover, known, leads, changed: Notify::new(), is_over };
+        Directory::made(host, local, tenants, SILENCE_LIMIT, Some(election))
+    }
+
+    /// Starts to ask etcd, on the current runtime.
+    pub(crate) fn stand_in_etcd(&self, etcd: Etcd, outlook: Outlook) {
+        tokio::spawn(super::election::etcd::run(self.clone(), etcd, outlook));
+    }
+
     /// Starts the election, on the current runtime. `hosts` are all hosts.
     pub(crate) fn stand_for_election(&self, hosts: &[(Name, Place)]) {
         let others = hosts.iter().filter(|(node, _)| node != self.host()).cloned().collect();
@@ -101,8 +196,9 @@ impl Directory {
         let Some(election) = &self.0.election else {
             return Err(HandOverError::OnlyHost);
         };
-        if let Some(node) = heir.as_ref().filter(|heir| !election.hosts.contains(heir)) {
-            return Err(HandOverError::NoHost { node: node.clone(), hosts: election.hosts.clone() });
+        let hosts = election.promises.hosts();
+        if let Some(node) = heir.as_ref().filter(|heir| !hosts.contains(heir)) {
+            return Err(HandOverError::NoHost { node: node.clone(), hosts });
         }
         if self.answers().is_err() {
             return Err(HandOverError::StandsBy { host: self.host().clone(), leader: self.leader() });
@@ -110,8 +206,11 @@ impl Directory {
         if heir.as_ref() == Some(self.host()) {
             return Ok(self.host().clone());
         }
+        if hosts.iter().all(|host| host == self.host()) {
+            return Err(HandOverError::OnlyHost);
+        }
         let mut leads = election.leads.subscribe();
-        election.campaign.lock().give_up(heir.clone());
+        election.promises.give_up(heir.clone());
         self.changes();
         let within = election.takeover.0;
         match tokio::time::timeout(within, leads.changed()).await {
@@ -141,15 +240,13 @@ impl Directory {
 
     /// Returns the host that leads, if this one knows it, and is not it.
     fn leader(&self) -> Option<Name> {
-        let campaign = self.0.election.as_ref()?.campaign.lock();
-        campaign.leader(Instant::now()).filter(|leader| *leader != self.host()).cloned()
+        self.0.election.as_ref()?.promises.leader().filter(|leader| leader != self.host())
     }
 
     /// Returns what this host knows of the election. `None`: it is the only host.
     pub(crate) fn election(&self) -> Option<ElectionState> {
-        let campaign = self.0.election.as_ref()?.campaign.lock();
-        let (leader, term) = (campaign.leader(Instant::now()).cloned(), campaign.term());
-        drop(campaign);
+        let promises = &self.0.election.as_ref()?.promises;
+        let (leader, term) = (promises.leader(), promises.term());
         let mut state = self.0.state.lock();
         let leads = state.standing.leads(Instant::now());
         let awaited = state.standing.settling().filter(|_| leads).into_iter();
@@ -201,9 +298,62 @@ impl Directory {
         (members.version, members.names) = (state.changes, names.into_iter().collect());
     }
 
-    /// Lends the campaign of this host.
+    /// Lends the campaign of this host, if the hosts vote.
     pub(super) fn campaign<T>(&self, what: impl FnOnce(&mut Campaign) -> T) -> Option<T> {
-        self.0.election.as_ref().map(|election| what(&mut election.campaign.lock()))
+        match &self.0.election.as_ref()?.promises {
+            Promises::Ballots { campaign, .. } => Some(what(&mut campaign.lock())),
+            Promises::Etcd(_) => None,
+        }
+    }
+
+    /// Lends what this host does in etcd, if that says who leads.
+    pub(super) fn claimant<T>(&self, what: impl FnOnce(&mut Claimant) -> T) -> Option<T> {
+        match &self.0.election.as_ref()?.promises {
+            Promises::Etcd(claimant) => Some(what(&mut claimant.lock())),
+            Promises::Ballots { .. } => None,
+        }
+    }
+
+    /// Does what the election has decided. Returns what it asks.
+    pub(super) fn take_effect<Ask>(&self, effect: Effect<Ask>) -> Option<Ask> {
+        match effect {
+            Effect::Ask(ask) => return Some(ask),
+            Effect::Lead { until, awaited, newest } => self.lead(until, awaited, newest),
+            Effect::Renew { until, known } => self.renew(until, known),
+            Effect::StandBy => self.stand_by(),
+        }
+        None
+    }
+
+    /// Tells who waits for it which host leads, if this is known.
+    pub(super) fn tell_leader(&self) {
+        let Some(election) = &self.0.election else { return };
+        let leads = match &election.promises {
+            Promises::Ballots { campaign, .. } => campaign.lock().leads(Instant::now()).cloned(),
+            Promises::Etcd(claimant) => claimant.lock().leader().cloned(),
+        };
+        election.leads.send_if_modified(|known| {
+            let is_other = leads.is_some() && *known != leads;
+            if is_other {
+                *known = leads;
+            }
+            is_other
+        });
+    }
+
+    /// The election has nothing left to do.
+    pub(super) fn has_ended(&self) {
+        if let Some(election) = &self.0.election {
+            election.is_over.send_replace(true);
+        }
+    }
+
+    /// Waits, after [`Directory::close`], until etcd knows that this host has ended, if it says who leads.
+    pub(crate) async fn ended(&self) {
+        if let Some(election) = self.0.election.as_ref().filter(|e| matches!(e.promises, Promises::Etcd(_))) {
+            // The sender lives as long as this.
+            let _ = election.is_over.subscribe().wait_for(|is_over| *is_over).await;
+        }
     }
 
     /// Answers another host.
@@ -212,28 +362,24 @@ impl Directory {
     /// [`NoVote`]: the two hosts have not the same configuration.
     pub(super) fn vote(&self, ballot: &Ballot) -> Result<Vote, NoVote> {
         let (node, host) = (&ballot.candidate.node, self.host());
-        let election = self.0.election.as_ref().filter(|election| node != host && election.hosts.contains(node));
-        let Some(election) = election else { return Err(NoVote::NoHost { node: node.clone(), host: host.clone() }) };
+        let voting = self.0.election.as_ref().and_then(|election| match &election.promises {
+            Promises::Ballots { hosts, campaign } if node != host && hosts.contains(node) => {
+                Some((campaign, election.takeover.lease()))
+            }
+            _ => None,
+        });
+        let Some((campaign, lease)) = voting else {
+            return Err(NoVote::NoHost { node: node.clone(), host: host.clone() });
+        };
         if self.is_closed() {
             return Err(NoVote::Stops { host: host.clone() });
         }
-        let lease = election.takeover.lease();
         if ballot.lease != lease {
             let (host, theirs) = (host.clone(), ballot.lease);
             return Err(NoVote::OtherLease { node: node.clone(), theirs, host, ours: lease });
         }
-        let now = Instant::now();
-        let mut campaign = election.campaign.lock();
-        let vote = campaign.vote(now, ballot);
-        let leads = campaign.leads(now).cloned();
-        drop(campaign);
-        election.leads.send_if_modified(|known| {
-            let is_other = leads.is_some() && *known != leads;
-            if is_other {
-                *known = leads;
-            }
-            is_other
-        });
+        let vote = campaign.lock().vote(Instant::now(), ballot);
+        self.tell_leader();
         if vote.granted && matches!(ballot.purpose, Purpose::GiveUp { .. }) {
             self.changes();
         }
@@ -241,7 +387,7 @@ impl Directory {
     }
 
     /// Begins to answer, with an empty registry.
-    pub(super) fn lead(&self, until: Instant, awaited: BTreeSet<Name>, newest: u64) {
+    fn lead(&self, until: Instant, awaited: BTreeSet<Name>, newest: u64) {
         let first = unix_nanos(SystemTime::now()).max(newest.saturating_add(UNKNOWN_ENTRIES).min(u64::MAX / 2));
         let Some(election) = &self.0.election else { return };
         let settling = election.takeover.settling();
@@ -261,7 +407,7 @@ impl Directory {
     }
 
     /// Goes on answering.
-    pub(super) fn renew(&self, until: Instant, known: u64) {
+    fn renew(&self, until: Instant, known: u64) {
         let Some(election) = &self.0.election else { return };
         let mut state = self.0.state.lock();
         let State { standing, outboxes, .. } = &mut *state;
@@ -279,7 +425,7 @@ impl Directory {
     }
 
     /// Answers no longer.
-    pub(super) fn stand_by(&self) {
+    fn stand_by(&self) {
         tracing::warn!(host = %self.host(), "leads the directory no longer");
         let entries = self.0.state.lock().stand_by();
         // A million take a while, and nobody has to wait for that.

@@ -2,6 +2,10 @@
 
 use super::connection::Place;
 use super::election::Takeover;
+use super::election::etcd::{Etcd, Outlook, watch};
+use super::host::Directory;
+use crate::security::Security;
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -14,15 +18,32 @@ const DIRECTORY_TIMEOUT: Duration = Duration::from_secs(3);
 /// The hosts of the directory. Cheap to clone; all clones look at the same one.
 #[derive(Debug, Clone)]
 pub(crate) struct Places {
-    /// The names are those of several hosts.
-    all: Arc<[(Option<Name>, Place)]>,
-    at: Arc<AtomicUsize>,
+    hosts: Hosts,
     takeover: Takeover,
+}
+
+#[derive(Debug, Clone)]
+enum Hosts {
+    /// The names are those of several hosts.
+    Listed { all: Arc<[(Option<Name>, Place)]>, at: Arc<AtomicUsize> },
+    /// An etcd says which host leads.
+    Etcd(Arc<EtcdHosts>),
+}
+
+#[derive(Debug)]
+struct EtcdHosts {
+    outlook: Outlook,
+    security: Security,
+    /// If this node is one of the hosts.
+    hosted: Option<Directory>,
+    /// The host that leads, and its term.
+    present: Mutex<(Option<Name>, Place, u64)>,
 }
 
 impl From<Place> for Places {
     fn from(place: Place) -> Places {
-        Places { all: [(None, place)].into(), at: Arc::default(), takeover: Takeover(Duration::ZERO) }
+        let hosts = Hosts::Listed { all: [(None, place)].into(), at: Arc::default() };
+        Places { hosts, takeover: Takeover(Duration::ZERO) }
     }
 }
 
@@ -30,48 +51,133 @@ impl Places {
     /// Several hosts, of which one leads. There is at least one.
     pub(crate) fn among(hosts: impl IntoIterator<Item = (Name, Place)>, takeover: Takeover) -> Places {
         let all = hosts.into_iter().map(|(name, place)| (Some(name), place)).collect();
-        Places { all, at: Arc::default(), takeover }
+        Places { hosts: Hosts::Listed { all, at: Arc::default() }, takeover }
+    }
+
+    /// The hosts of which an etcd says which leads, and starts to ask it on the current runtime. `hosted`: this node is one of them.
+    pub(crate) fn by_etcd(
+        etcd: Etcd,
+        outlook: Outlook,
+        hosted: Option<Directory>,
+        security: Security,
+        takeover: Takeover,
+    ) -> Places {
+        match &hosted {
+            Some(hosted) => hosted.stand_in_etcd(etcd, outlook.clone()),
+            None => drop(tokio::spawn(watch(etcd, outlook.clone(), takeover.0))),
+        }
+        let present = Mutex::new((None, Place::Unknown(outlook.location().into()), 0));
+        Places { hosts: Hosts::Etcd(Arc::new(EtcdHosts { outlook, security, hosted, present })), takeover }
     }
 
     /// Where this node is attached, or tries to attach.
-    pub(crate) fn present(&self) -> &Place {
-        let at = self.at.load(Ordering::Relaxed) % self.all.len();
-        &self.all[at].1
+    pub(crate) fn present(&self) -> Place {
+        match &self.hosts {
+            Hosts::Listed { all, at } => all[at.load(Ordering::Relaxed) % all.len()].1.clone(),
+            Hosts::Etcd(hosts) => hosts.present.lock().1.clone(),
+        }
     }
 
     /// The name of the host there, if there are several.
-    pub(super) fn present_name(&self) -> Option<&Name> {
-        let at = self.at.load(Ordering::Relaxed) % self.all.len();
-        self.all[at].0.as_ref()
+    pub(super) fn present_name(&self) -> Option<Name> {
+        match &self.hosts {
+            Hosts::Listed { all, at } => all[at.load(Ordering::Relaxed) % all.len()].0.clone(),
+            Hosts::Etcd(hosts) => hosts.present.lock().0.clone(),
+        }
+    }
+
+    /// Returns where to attach. Asks for it, if it is not listed; then for a while it is not the host that has fallen silent, so long ago.
+    ///
+    /// # Errors
+    /// It is not known, in words.
+    pub(super) async fn look(&self, silent: Option<(u64, Duration)>) -> Result<Place, String> {
+        let hosts = match &self.hosts {
+            Hosts::Listed { .. } => return Ok(self.present()),
+            Hosts::Etcd(hosts) => hosts,
+        };
+        let (leader, term) = hosts.outlook.look().await?;
+        if silent.is_some_and(|(silent, since)| silent == term && since < self.takeover.0) {
+            return Err(format!("host {:?} of the directory is silent, and no other leads it yet", leader.node));
+        }
+        let place = match &hosts.hosted {
+            Some(hosted) if *hosted.host() == leader.node => Place::Local(hosted.clone()),
+            _ => {
+                let scheme = if hosts.security.has_tls() { "https" } else { "http" };
+                let place = Place::there(&format!("{scheme}://{}", leader.address), hosts.security.clone());
+                place.map_err(|e| format!("host {:?} is at {:?} as etcd says: {e}", leader.node, leader.address))?
+            }
+        };
+        *hosts.present.lock() = (Some(leader.node), place.clone(), term);
+        Ok(place)
     }
 
     /// Goes to the host that leads, or to the next one. Returns whether all have been tried. For a while it does not go to the one
     /// that has fallen silent, so long ago: that may take a connection, and answer nothing while another host takes over.
-    pub(super) fn go_on(&self, leader: Option<&Name>, silent: Option<(usize, Duration)>) -> bool {
-        let at = self.at.load(Ordering::Relaxed);
-        let avoided = |host, time| silent.is_some_and(|(silent, since)| silent == host && since < time);
-        let leads = self.all.iter().position(|(name, _)| name.as_ref() == leader && leader.is_some());
+    pub(super) fn go_on(&self, leader: Option<&Name>, silent: Option<(u64, Duration)>) -> bool {
+        // An etcd is asked each time.
+        let Hosts::Listed { all, at: place } = &self.hosts else { return true };
+        let at = place.load(Ordering::Relaxed);
+        let avoided = |host, time| silent.is_some_and(|(silent, since)| silent == host as u64 && since < time);
+        let leads = all.iter().position(|(name, _)| name.as_ref() == leader && leader.is_some());
         // Who names it after this has promised it since.
         let leads = leads.filter(|host| !avoided(*host, self.takeover.lease()));
-        let after = |host| (host + 1) % self.all.len();
+        let after = |host| (host + 1) % all.len();
         let next = after(at);
         let next = leads.unwrap_or(if avoided(next, self.takeover.0) { after(next) } else { next });
-        self.at.store(next, Ordering::Relaxed);
+        place.store(next, Ordering::Relaxed);
         leads.is_none() && next <= at
     }
 
-    /// The place among all of where this node is attached, or tries to attach.
-    pub(super) fn at(&self) -> usize {
-        self.at.load(Ordering::Relaxed)
+    /// Which host it is where this node is attached, or tries to attach: its place among those listed, or its term.
+    pub(super) fn at(&self) -> u64 {
+        match &self.hosts {
+            Hosts::Listed { at, .. } => at.load(Ordering::Relaxed) as u64,
+            Hosts::Etcd(hosts) => hosts.present.lock().2,
+        }
     }
 
-    /// The hosts by name, if there are several.
-    pub(crate) fn hosts(&self) -> impl Iterator<Item = (&Name, &Place)> {
-        self.all.iter().filter_map(|(name, place)| Some((name.as_ref()?, place)))
+    /// The hosts by name, if there are several, with their URLs. This node's is "embedded".
+    pub(crate) fn hosts(&self) -> Vec<(Name, String)> {
+        match &self.hosts {
+            Hosts::Listed { all, .. } => {
+                all.iter().filter_map(|(name, place)| Some((name.clone()?, place.describe()))).collect()
+            }
+            Hosts::Etcd(hosts) => {
+                let scheme = if hosts.security.has_tls() { "https" } else { "http" };
+                let here = hosts.hosted.as_ref().map(Directory::host);
+                let location = |node: &Name, address| match here == Some(node) {
+                    true => "embedded".to_owned(),
+                    false => format!("{scheme}://{address}"),
+                };
+                hosts.outlook.hosts().into_iter().map(|(node, at)| (node.clone(), location(&node, at))).collect()
+            }
+        }
+    }
+
+    /// The directory, if this node is one of its hosts.
+    pub(crate) fn hosted(&self) -> Option<&Directory> {
+        match &self.hosts {
+            Hosts::Listed { all, .. } => all.iter().find_map(|(_, place)| match place {
+                Place::Local(hosted) => Some(hosted),
+                Place::Remote(_) | Place::Unknown(_) => None,
+            }),
+            Hosts::Etcd(hosts) => hosts.hosted.as_ref(),
+        }
+    }
+
+    /// What this node reads in etcd, if that says who leads.
+    pub(crate) fn outlook(&self) -> Option<&Outlook> {
+        match &self.hosts {
+            Hosts::Listed { .. } => None,
+            Hosts::Etcd(hosts) => Some(&hosts.outlook),
+        }
     }
 
     pub(super) fn are_several(&self) -> bool {
-        self.all.len() > 1
+        match &self.hosts {
+            Hosts::Listed { all, .. } => all.len() > 1,
+            Hosts::Etcd(_) => true,
+        }
     }
 
     /// The time after which a node goes on without the directory: longer than another host needs to take over.
@@ -83,7 +189,6 @@ impl Places {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::directory::Directory;
 
     fn name(text: &str) -> Name {
         Name::new(text).unwrap()

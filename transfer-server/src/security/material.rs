@@ -83,17 +83,8 @@ impl Material {
         let Files { cert, key, ca } = files;
         let in_cert = |why: String| TlsError::Content { flag: "--tls-cert", path: cert.clone(), why };
         let chain = certificates("--tls-cert", cert)?;
-        let key = private_key(key)?;
-        let mut roots = RootCertStore::empty();
-        for root in certificates("--tls-ca", ca)? {
-            let bad = |e: rustls::Error| TlsError::Content {
-                flag: "--tls-ca",
-                path: ca.clone(),
-                why: format!("a certificate of it is none of an authority: {}", verify::in_words(&e)),
-            };
-            roots.add(root).map_err(bad)?;
-        }
-        let roots = Arc::new(roots);
+        let key = private_key("--tls-key", key)?;
+        let roots = Arc::new(authorities("--tls-ca", ca)?);
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         check_own(&chain, &roots, &provider).map_err(|e| in_cert(verify::in_words(&e)))?;
         let expires = expires(&chain, &roots, &provider);
@@ -221,6 +212,46 @@ fn content(flag: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
     Ok(bytes)
 }
 
+/// The files for connections to a server that is no sidecar: its authorities, and a certificate with its key if it asks for one. Each
+/// has its flag.
+pub(crate) struct ServerFiles<'a> {
+    pub(crate) ca: (&'static str, &'a Path),
+    pub(crate) identity: Option<[(&'static str, &'a Path); 2]>,
+}
+
+impl ServerFiles<'_> {
+    /// Reads the files. The server's certificate has to have the name or the address by which it is called.
+    pub(crate) fn client(&self, protocol: &[u8]) -> Result<ClientConfig, TlsError> {
+        let (flag, path) = self.identity.map_or(self.ca, |[cert, _]| cert);
+        let bad =
+            |e: rustls::Error| TlsError::Content { flag, path: path.to_owned(), why: verify::in_words(&e).to_string() };
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(&[&rustls::version::TLS13]);
+        let builder = builder.map_err(bad)?.with_root_certificates(authorities(self.ca.0, self.ca.1)?);
+        let mut config = match self.identity {
+            None => builder.with_no_client_auth(),
+            Some([cert, key]) => {
+                builder.with_client_auth_cert(certificates(cert.0, cert.1)?, private_key(key.0, key.1)?).map_err(bad)?
+            }
+        };
+        config.alpn_protocols = vec![protocol.to_vec()];
+        Ok(config)
+    }
+}
+
+fn authorities(flag: &'static str, path: &Path) -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for root in certificates(flag, path)? {
+        let bad = |e: rustls::Error| TlsError::Content {
+            flag,
+            path: path.to_owned(),
+            why: format!("a certificate of it is none of an authority: {}", verify::in_words(&e)),
+        };
+        roots.add(root).map_err(bad)?;
+    }
+    Ok(roots)
+}
+
 fn certificates(flag: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let bytes = content(flag, path)?;
     let bad = |why: String| TlsError::Content { flag, path: path.to_owned(), why };
@@ -232,9 +263,9 @@ fn certificates(flag: &'static str, path: &Path) -> Result<Vec<CertificateDer<'s
     }
 }
 
-fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
-    let bytes = content("--tls-key", path)?;
-    let bad = |why: String| TlsError::Content { flag: "--tls-key", path: path.to_owned(), why };
+fn private_key(flag: &'static str, path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    let bytes = content(flag, path)?;
+    let bad = |why: String| TlsError::Content { flag, path: path.to_owned(), why };
     PrivateKeyDer::from_pem_slice(&bytes).map_err(|e| match e {
         rustls::pki_types::pem::Error::NoItemsFound => {
             bad("there is no private key in it; PEM begins with -----BEGIN PRIVATE KEY-----".to_owned())

@@ -31,6 +31,7 @@ pub(crate) use accept::{of_this_host, over_plain, over_tls, over_unix};
 pub(crate) use caller::Caller;
 pub(crate) use connect::Expected;
 pub(crate) use guard::{GuardLayer, Scope};
+pub(crate) use material::ServerFiles;
 pub use material::TlsError;
 pub(crate) use roles::{Need, Policy};
 pub(crate) use watch::watch;

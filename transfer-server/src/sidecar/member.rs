@@ -2,8 +2,10 @@
 
 use super::StartError;
 use super::sockets::Sockets;
-use crate::config::{Config, ConfigError, DirectoryLimits, DirectoryPlace};
-use crate::directory::{Candidate, Directory, DirectoryClient, DirectoryEvent, Hello, Place, Places, Takeover};
+use crate::config::{Config, ConfigError, DirectoryLimits, DirectoryPlace, EtcdConfig};
+use crate::directory::{
+    Candidate, Directory, DirectoryClient, DirectoryEvent, Etcd, Hello, Outlook, Place, Places, Record, Takeover,
+};
 use crate::peering::Identity;
 use crate::security::Security;
 use std::sync::Arc;
@@ -22,6 +24,7 @@ pub(super) struct Member {
     pub(super) local: Arc<str>,
     directory: DirectoryPlace,
     takeover: Takeover,
+    etcd: EtcdConfig,
     limits: DirectoryLimits,
     replace: bool,
 }
@@ -35,7 +38,8 @@ impl Member {
         };
         let (directory, limits) = (config.directory.clone(), config.limits.all().directory);
         let (takeover, replace) = (Takeover(config.directory_takeover), config.replace);
-        Member { identity, advertised, local: sockets.local(), directory, takeover, limits, replace }
+        let etcd = config.etcd.clone();
+        Member { identity, advertised, local: sockets.local(), directory, takeover, etcd, limits, replace }
     }
 
     /// Begins to attach to the directory. Returns the directory, too, if this sidecar hosts it.
@@ -44,7 +48,7 @@ impl Member {
         security: &Security,
         news: mpsc::UnboundedSender<DirectoryEvent>,
     ) -> Result<(DirectoryClient, Option<Directory>), StartError> {
-        let Member { identity, advertised, local, directory, takeover, limits, replace } = self;
+        let Member { identity, advertised, local, directory, takeover, etcd, limits, replace } = self;
         let (places, hosted): (Places, _) = match directory {
             DirectoryPlace::Embedded => {
                 let tenants = security.tenancy().tenants().clone();
@@ -80,6 +84,19 @@ impl Member {
                     hosted.stand_for_election(&places);
                 }
                 (Places::among(places, takeover), hosted)
+            }
+            DirectoryPlace::Etcd(members) => {
+                let (takeover, outlook) = (takeover.in_whole_seconds(), Outlook::new(members.to_string()));
+                let hosted = etcd.directory_host.then(|| {
+                    let (node, address) = (identity.node.clone(), advertised.to_string());
+                    let me = Record { node, address, incarnation: identity.incarnation, leads: false };
+                    let tenants = security.tenancy().tenants().clone();
+                    let hosted = Directory::by_etcd(me, takeover, local.clone(), tenants);
+                    hosted.limit_keys(limits.keys_per_node);
+                    hosted
+                });
+                let etcd = Etcd::new(members, etcd)?;
+                (Places::by_etcd(etcd, outlook, hosted.clone(), security.clone(), takeover), hosted)
             }
         };
         let Identity { node, incarnation, .. } = identity;

@@ -120,7 +120,7 @@ impl Running {
             tracing::error!("the data plane has panicked while it ended");
         }
         // The directory goes on at another host, or, if this is the only one, ends now.
-        let goes_on = hosted.is_none() || directory.hosts().next().is_some();
+        let goes_on = hosted.is_none() || directory.may_move();
         if goes_on {
             directory.leave(STOP_GRACE).await;
         }
@@ -130,6 +130,7 @@ impl Running {
         }
         if let Some(hosted) = &hosted {
             hosted.close();
+            let _ = tokio::time::timeout(STOP_GRACE, hosted.ended()).await;
         }
         // There may be no receiver.
         let _ = stop.send(true);

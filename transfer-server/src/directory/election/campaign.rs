@@ -1,34 +1,14 @@
 //! What a host does to lead, and to go on leading. No I/O and no clock.
 
 use super::voter::{Ballot, Candidate, Purpose, Vote, Voter};
+use super::{Effect, Members};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::Instant;
 use transfer_core::tensor::Name;
 
-/// The nodes of the directory, as who leads knows them.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Members {
-    /// Rises with each change.
-    pub(crate) version: u64,
-    /// Their names.
-    pub(crate) names: Vec<Name>,
-    /// The number of the newest entry.
-    pub(crate) newest: u64,
-}
-
-/// What is to be done.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Effect {
-    /// Ask the other hosts. Their answers have this number.
-    Ask(u64, Ballot),
-    /// This host leads until then, unless that is renewed. It waits for these nodes, and numbers its entries from behind this one on.
-    Lead { until: Instant, awaited: BTreeSet<Name>, newest: u64 },
-    /// It leads until then. The other hosts know the members of this version.
-    Renew { until: Instant, known: u64 },
-    /// It leads no longer.
-    StandBy,
-}
+/// Asks the other hosts. Their answers have this number.
+type BallotEffect = Effect<(u64, Ballot)>;
 
 /// A request to all hosts.
 #[derive(Debug)]
@@ -116,7 +96,7 @@ impl Campaign {
     }
 
     /// Does what is due. Call it again at the returned time, when the members change, and after each vote.
-    pub(crate) fn poll(&mut self, now: Instant, members: &Members, effects: &mut Vec<Effect>) -> Instant {
+    pub(crate) fn poll(&mut self, now: Instant, members: &Members, effects: &mut Vec<BallotEffect>) -> Instant {
         let (asks_at, due_at, gives_up) = (self.asks_at(now), self.due_at(now, members), self.gives_up.take());
         match &mut self.seat {
             Seat::Leads { until, .. } if now >= *until => {
@@ -161,7 +141,7 @@ impl Campaign {
     }
 
     /// Handles the answer of another host.
-    pub(crate) fn answered(&mut self, from: &Name, number: u64, vote: Vote, effects: &mut Vec<Effect>) {
+    pub(crate) fn answered(&mut self, from: &Name, number: u64, vote: Vote, effects: &mut Vec<BallotEffect>) {
         self.hear_term(vote.term);
         match &mut self.seat {
             Seat::Asks { round, .. } | Seat::Leads { round, .. } if round.number != number => return,
@@ -191,7 +171,7 @@ impl Campaign {
     }
 
     /// Leads, or goes on leading, if more than half of the hosts have promised it.
-    fn decide(&mut self, effects: &mut Vec<Effect>) {
+    fn decide(&mut self, effects: &mut Vec<BallotEffect>) {
         let (most, lasts) = (self.hosts / 2 + 1, self.lease - self.lease / 8);
         match &mut self.seat {
             Seat::Asks { round, .. } if round.granted >= most => {
@@ -218,7 +198,7 @@ impl Campaign {
         term: u64,
         purpose: Purpose,
         members: &Members,
-        effects: &mut Vec<Effect>,
+        effects: &mut Vec<BallotEffect>,
     ) -> Option<(Round, Vote)> {
         self.rounds += 1;
         let (newest, names) = (members.newest, members.names.clone());
@@ -227,7 +207,7 @@ impl Campaign {
         if !vote.granted {
             return None;
         }
-        effects.push(Effect::Ask(self.rounds, ballot));
+        effects.push(Effect::Ask((self.rounds, ballot)));
         Some((Round { number: self.rounds, asked_at: now, granted: 1, refused: 0, version: members.version }, vote))
     }
 

@@ -99,10 +99,10 @@ impl World {
         }
     }
 
-    fn act(&mut self, i: usize, effects: Vec<Effect>) {
+    fn act(&mut self, i: usize, effects: Vec<BallotEffect>) {
         for effect in effects {
             match effect {
-                Effect::Ask(number, ballot) => {
+                Effect::Ask((number, ballot)) => {
                     for to in (0..self.hosts.len()).filter(|to| *to != i) {
                         self.send(Letter::Ask { to, from: i, number, ballot: ballot.clone() });
                     }

@@ -1,7 +1,6 @@
 //! The task of a host that stands for election, and its calls to the other hosts.
 
 use super::Members;
-use super::campaign::Effect;
 use super::voter::{Ballot, Vote};
 use crate::directory::connection::{Place, Reached};
 use crate::directory::convert;
@@ -26,11 +25,8 @@ pub(in crate::directory) async fn run(directory: Directory, others: Vec<(Name, P
         let due = directory.campaign(|campaign| campaign.poll(Instant::now(), &members, &mut effects));
         let Some(due) = due else { return };
         for effect in effects.drain(..) {
-            match effect {
-                Effect::Ask(number, ballot) => drop(ballots.send(Some((number, ballot)))),
-                Effect::Lead { until, awaited, newest } => directory.lead(until, awaited, newest),
-                Effect::Renew { until, known } => directory.renew(until, known),
-                Effect::StandBy => directory.stand_by(),
+            if let Some(asks) = directory.take_effect(effect) {
+                let _ = ballots.send(Some(asks));
             }
         }
         let due = directory.keep().map_or(due, |settled| settled.min(due));

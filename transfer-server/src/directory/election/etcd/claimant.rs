@@ -1,0 +1,375 @@
+//! What a host does to lead, and how long it may, where etcd says who does. No I/O and no clock.
+//!
+//! A host has a lease in etcd. Its promise to lead is counted from before it has asked for the lease to be renewed, and is an eighth
+//! shorter than the lease, so it ends before etcd can give the key to another host, also where the two clocks differ in rate.
+
+use super::outlook::{Held, Seen};
+use super::record::Record;
+use crate::directory::election::{Effect, Members};
+use std::collections::BTreeSet;
+use std::time::Duration;
+use tokio::time::Instant;
+use transfer_core::tensor::Name;
+
+/// The most names that are written at once: etcd refuses more than 128 operations.
+const MAX_BATCH: usize = 100;
+
+/// The most entries that a host makes before it writes the number of the newest one: half of what the next one leaves out.
+const UNWRITTEN_ENTRIES: u64 = 1 << 31;
+
+/// How often a host that stands by looks who leads, unless its lease is short.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+
+/// What etcd is asked for. One request at a time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::directory) enum Request {
+    /// For a lease.
+    Grant { ttl: Duration },
+    /// For the lease to last for its whole time again.
+    Renew { lease: i64 },
+    /// For who leads, and who may. A host enters itself, if it is not there.
+    Look { register: Option<(Record, i64)> },
+    /// For the leader's key, if that is as it was in this revision; 0: it was not there.
+    Claim { me: Record, lease: i64, over: u64 },
+    /// For changes of the nodes that the next host waits for, and of the newest entry's number.
+    Write { term: u64, puts: Vec<Name>, deletes: Vec<Name>, newest: Option<u64> },
+    /// For the end of its own promise, or its heir's, who has this lease.
+    Release { term: u64, heir: Option<(Record, i64)> },
+    /// For the end of the lease, because the host ends.
+    Revoke { lease: i64 },
+}
+
+/// What etcd has answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::directory) enum Answer {
+    Granted {
+        lease: i64,
+        ttl: Duration,
+    },
+    Renewed {
+        ttl: Duration,
+    },
+    Seen(Seen),
+    Claimed {
+        term: u64,
+        nodes: Vec<Name>,
+        newest: u64,
+    },
+    /// It is written, or released.
+    Done,
+    /// The leader's key is not as it was.
+    Outdated,
+    /// The lease has ended.
+    LeaseGone,
+    /// There is no answer, or an error. It may have been done.
+    Failed(String),
+}
+
+/// A lease in etcd.
+#[derive(Debug, Clone, Copy)]
+struct Lease {
+    id: i64,
+    ttl: Duration,
+    /// The moment before the last request that has renewed it.
+    renewed_at: Instant,
+}
+
+impl Lease {
+    /// Before this it is no other host's.
+    fn until(&self) -> Instant {
+        self.renewed_at + (self.ttl - self.ttl / 8)
+    }
+}
+
+#[derive(Debug)]
+enum Seat {
+    StandsBy,
+    Leads {
+        term: u64,
+        until: Instant,
+        /// The nodes that stand in etcd.
+        nodes: BTreeSet<Name>,
+        /// The version of the members that stands there.
+        known: u64,
+        newest: u64,
+    },
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(in crate::directory) struct Claimant {
+    me: Record,
+    /// How long a lease is to last.
+    ttl: Duration,
+    lease: Option<Lease>,
+    seat: Seat,
+    /// The request under way, and when it was made.
+    asked: Option<(Request, Instant)>,
+    /// What was read last.
+    seen: Seen,
+    /// Whether nothing was tried since that was read.
+    is_fresh: bool,
+    looks_at: Instant,
+    /// Nothing is asked before this, because the last request has failed.
+    asks_at: Instant,
+    /// It does not claim the key before this.
+    rests_until: Instant,
+    /// It leads, and is to give up; this host may lead before others.
+    gives_up: Option<Option<Name>>,
+    /// It has given up, and etcd does not know it yet.
+    released: Option<(u64, Option<Name>)>,
+    ends: bool,
+}
+
+impl Claimant {
+    pub(in crate::directory) fn new(now: Instant, me: Record, ttl: Duration) -> Claimant {
+        Claimant {
+            me,
+            ttl,
+            lease: None,
+            seat: Seat::StandsBy,
+            asked: None,
+            seen: Seen::default(),
+            is_fresh: false,
+            looks_at: now,
+            asks_at: now,
+            rests_until: now,
+            gives_up: None,
+            released: None,
+            ends: false,
+        }
+    }
+
+    /// Returns who leads, as far as this host knows.
+    pub(in crate::directory) fn leader(&self) -> Option<&Name> {
+        let held = self.seen.held.as_ref()?;
+        held.by.as_ref().ok().filter(|record| record.leads).map(|record| &record.node)
+    }
+
+    /// Returns the revision of the leader's key that this host knows.
+    pub(in crate::directory) fn term(&self) -> u64 {
+        self.seen.held.as_ref().map_or(0, |held| held.term)
+    }
+
+    /// Returns the names of all hosts.
+    pub(in crate::directory) fn hosts(&self) -> impl Iterator<Item = &Name> {
+        self.seen.hosts.iter().map(|(host, _)| &host.node)
+    }
+
+    /// Gives up soon, if this host leads: so that this one leads at once, else another one.
+    pub(in crate::directory) fn give_up(&mut self, heir: Option<Name>) {
+        if matches!(self.seat, Seat::Leads { .. }) {
+            self.gives_up = Some(heir);
+        }
+    }
+
+    /// Leads no longer, and never again, and ends its lease.
+    pub(in crate::directory) fn end(&mut self) {
+        self.ends = true;
+    }
+
+    /// Whether nothing is left to do after [`Claimant::end`].
+    pub(in crate::directory) fn has_ended(&self) -> bool {
+        self.ends && self.lease.is_none() && self.asked.is_none()
+    }
+
+    /// How long a request may take: so short that another member of etcd can renew the lease in time.
+    pub(in crate::directory) fn request_timeout(&self) -> Duration {
+        self.ttl / 4
+    }
+
+    /// Does what is due. Call it again at the returned time, when the members change, and after each answer.
+    pub(in crate::directory) fn poll(
+        &mut self,
+        now: Instant,
+        members: &Members,
+        effects: &mut Vec<Effect<Request>>,
+    ) -> Instant {
+        match (&self.seat, self.gives_up.take()) {
+            (Seat::Leads { until, .. }, _) if now >= *until => self.stand_by(effects),
+            (Seat::Leads { term, .. }, gives_up) if self.ends || gives_up.is_some() => {
+                self.released = Some((*term, gives_up.flatten()));
+                self.rests_until = now + self.ttl;
+                self.stand_by(effects);
+            }
+            _ => {}
+        }
+        if self.asked.is_none()
+            && now >= self.asks_at
+            && let Some(request) = self.next_request(now, members, effects)
+        {
+            self.asked = Some((request.clone(), now));
+            effects.push(Effect::Ask(request));
+        }
+        self.due_at(now)
+    }
+
+    /// Handles the answer to the request under way.
+    pub(in crate::directory) fn answered(&mut self, now: Instant, answer: Answer, effects: &mut Vec<Effect<Request>>) {
+        let Some((request, asked_at)) = self.asked.take() else { return };
+        match (answer, request) {
+            (Answer::Granted { lease, ttl }, _) => {
+                self.lease = Some(Lease { id: lease, ttl, renewed_at: asked_at });
+                self.looks_at = now;
+            }
+            (Answer::Renewed { ttl }, _) => {
+                let Some(lease) = &mut self.lease else { return };
+                (lease.ttl, lease.renewed_at) = (ttl, asked_at);
+                let ends_at = lease.until();
+                if let Seat::Leads { until, known, .. } = &mut self.seat
+                    && now < *until
+                {
+                    *until = ends_at;
+                    effects.push(Effect::Renew { until: ends_at, known: *known });
+                }
+            }
+            (Answer::Seen(seen), _) => self.see(now, seen, effects),
+            (Answer::Claimed { term, nodes, newest }, _) => self.claimed(now, term, nodes, newest, effects),
+            (Answer::Done, Request::Write { puts, deletes, newest, .. }) => {
+                if let Seat::Leads { nodes, newest: written, .. } = &mut self.seat {
+                    nodes.extend(puts);
+                    nodes.retain(|node| !deletes.contains(node));
+                    *written = newest.unwrap_or(*written);
+                }
+            }
+            (Answer::Done, Request::Release { .. }) => (self.released, self.looks_at) = (None, now),
+            (Answer::Done, _) => {}
+            // Who has it now is seen by the next look.
+            (Answer::Outdated, request) => {
+                if matches!(request, Request::Write { .. }) && matches!(self.seat, Seat::Leads { .. }) {
+                    self.stand_by(effects);
+                }
+                // An heir that is gone has left the key to this one.
+                (self.released, self.looks_at, self.rests_until) = (None, now, now);
+            }
+            (Answer::LeaseGone, _) => {
+                self.lease = None;
+                if matches!(self.seat, Seat::Leads { .. }) {
+                    self.stand_by(effects);
+                }
+            }
+            (Answer::Failed(_), request) => {
+                self.asks_at = now + self.ttl / 20;
+                // It ends by itself.
+                if matches!(request, Request::Revoke { .. }) {
+                    self.lease = None;
+                }
+            }
+        }
+    }
+
+    fn see(&mut self, now: Instant, seen: Seen, effects: &mut Vec<Effect<Request>>) {
+        (self.seen, self.is_fresh) = (seen, true);
+        let interval = LOOK_INTERVAL.min(self.ttl / 4);
+        match &self.seat {
+            // Somebody has deleted the key, or written it.
+            Seat::Leads { term, .. } if self.seen.held.as_ref().is_none_or(|held| held.term != *term) => {
+                tracing::error!(host = %self.me.node, "another program has changed the key of who leads");
+                self.looks_at = now + interval;
+                self.stand_by(effects);
+            }
+            Seat::Leads { .. } => self.looks_at = now + self.ttl / 4,
+            Seat::StandsBy => self.looks_at = now + interval,
+        }
+    }
+
+    fn claimed(&mut self, now: Instant, term: u64, nodes: Vec<Name>, newest: u64, effects: &mut Vec<Effect<Request>>) {
+        let record = Record { leads: true, ..self.me.clone() };
+        self.seen.held = Some(Held { by: Ok(record), term });
+        let Some(until) = self.lease.as_ref().map(Lease::until).filter(|until| now < *until && !self.ends) else {
+            // The key is this host's as long as its lease is. It claims it again when that is renewed.
+            return;
+        };
+        let nodes: BTreeSet<_> = nodes.into_iter().collect();
+        effects.push(Effect::Lead { until, awaited: nodes.clone(), newest });
+        self.seat = Seat::Leads { term, until, nodes, known: 0, newest };
+        // This node waits for it, to attach here.
+        self.looks_at = now;
+    }
+
+    fn stand_by(&mut self, effects: &mut Vec<Effect<Request>>) {
+        self.seat = Seat::StandsBy;
+        self.is_fresh = false;
+        effects.push(Effect::StandBy);
+    }
+
+    fn next_request(&mut self, now: Instant, members: &Members, effects: &mut Vec<Effect<Request>>) -> Option<Request> {
+        let Some(lease) = self.lease else {
+            return (!self.ends).then_some(Request::Grant { ttl: self.ttl });
+        };
+        if let Some((term, heir)) = &self.released {
+            return Some(Request::Release { term: *term, heir: self.heir(heir.as_ref()) });
+        }
+        if self.ends {
+            return Some(Request::Revoke { lease: lease.id });
+        }
+        if now >= lease.renewed_at + self.ttl / 4 {
+            return Some(Request::Renew { lease: lease.id });
+        }
+        if let Some(write) = self.write(members, effects) {
+            return Some(write);
+        }
+        if now >= self.looks_at {
+            return Some(Request::Look { register: Some((Record { leads: false, ..self.me.clone() }, lease.id)) });
+        }
+        if matches!(self.seat, Seat::StandsBy) && std::mem::take(&mut self.is_fresh) {
+            let over = self.claims_over(now)?;
+            return Some(Request::Claim { me: Record { leads: true, ..self.me.clone() }, lease: lease.id, over });
+        }
+        None
+    }
+
+    /// The revision of the leader's key over which this host may claim it.
+    fn claims_over(&self, now: Instant) -> Option<u64> {
+        let is_rested = now >= self.rests_until;
+        match &self.seen.held {
+            None => is_rested.then_some(0),
+            // Where it does not lead yet, it is the heir.
+            Some(Held { by: Ok(record), term }) if record.is_of(&self.me) => {
+                (is_rested || !record.leads).then_some(*term)
+            }
+            Some(_) => None,
+        }
+    }
+
+    /// The host that comes next: this one, else any other that is there.
+    fn heir(&self, named: Option<&Name>) -> Option<(Record, i64)> {
+        let mut others = self.seen.hosts.iter().filter(|(host, _)| host.node != self.me.node);
+        let heir = others.find(|(host, _)| named.is_none_or(|named| host.node == *named));
+        heir.map(|(host, lease)| (Record { leads: false, ..host.clone() }, *lease))
+    }
+
+    /// What has to be written, if this host leads. If nothing has, the members are known.
+    fn write(&mut self, members: &Members, effects: &mut Vec<Effect<Request>>) -> Option<Request> {
+        let Seat::Leads { term, until, nodes, known, newest } = &mut self.seat else { return None };
+        let is_far = members.newest.saturating_sub(*newest) > UNWRITTEN_ENTRIES;
+        if *known == members.version && !is_far {
+            return None;
+        }
+        let names: BTreeSet<_> = members.names.iter().collect();
+        let puts: Vec<_> = names.iter().filter(|name| !nodes.contains(**name)).take(MAX_BATCH).collect();
+        let left = MAX_BATCH - puts.len();
+        let deletes: Vec<_> = nodes.iter().filter(|name| !names.contains(name)).take(left).cloned().collect();
+        let puts: Vec<_> = puts.into_iter().map(|name| (*name).clone()).collect();
+        if puts.is_empty() && deletes.is_empty() && !is_far {
+            *known = members.version;
+            effects.push(Effect::Renew { until: *until, known: *known });
+            return None;
+        }
+        Some(Request::Write { term: *term, puts, deletes, newest: is_far.then_some(members.newest) })
+    }
+
+    fn due_at(&self, now: Instant) -> Instant {
+        let until = match &self.seat {
+            Seat::Leads { until, .. } => Some(*until),
+            Seat::StandsBy => None,
+        };
+        let next = match (&self.asked, &self.lease) {
+            // The answer comes first, or the end of the promise.
+            (Some(_), _) => return until.unwrap_or(now + self.ttl),
+            (None, None) => self.asks_at,
+            (None, Some(lease)) => (lease.renewed_at + self.ttl / 4).min(self.looks_at).max(self.asks_at),
+        };
+        until.map_or(next, |until| until.min(next))
+    }
+}

@@ -1,0 +1,125 @@
+//! What a node has read in etcd last.
+
+use super::record::Record;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+use transfer_core::tensor::Name;
+
+/// How long a node waits for an answer of etcd before it tries what it knew.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Who stands at the leader's key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::directory) struct Held {
+    /// `Err`: another program's text.
+    pub(super) by: Result<Record, String>,
+    /// The revision of the key.
+    pub(super) term: u64,
+}
+
+/// What was read at once.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(in crate::directory) struct Seen {
+    pub(super) held: Option<Held>,
+    /// The hosts, with the numbers of their leases.
+    pub(super) hosts: Vec<(Record, i64)>,
+}
+
+/// What is known.
+#[derive(Debug, Clone, Default)]
+struct Known {
+    seen: Seen,
+    looks: u64,
+    /// The reason why etcd has not answered last.
+    why_not: Option<String>,
+}
+
+/// What this node has read in etcd last. Cheap to clone; all clones are the same.
+#[derive(Debug, Clone)]
+pub(crate) struct Outlook(Arc<OutlookState>);
+
+#[derive(Debug)]
+struct OutlookState {
+    known: watch::Sender<Known>,
+    wanted: Notify,
+    /// The members and the prefix.
+    location: String,
+}
+
+impl Outlook {
+    pub(crate) fn new(location: String) -> Outlook {
+        let why_not = Some("not asked yet".to_owned());
+        let known = watch::Sender::new(Known { why_not, ..Known::default() });
+        Outlook(Arc::new(OutlookState { known, wanted: Notify::new(), location }))
+    }
+
+    /// The members and the prefix, as in `--directory`.
+    pub(crate) fn location(&self) -> &str {
+        &self.0.location
+    }
+
+    /// The reason why etcd does not answer; none: it does.
+    pub(crate) fn why_not(&self) -> Option<String> {
+        self.0.known.borrow().why_not.clone()
+    }
+
+    /// Looks again. Returns the host that leads, and its term.
+    ///
+    /// # Errors
+    /// None leads, in words.
+    pub(in crate::directory) async fn look(&self) -> Result<(Record, u64), String> {
+        let mut known = self.0.known.subscribe();
+        let before = known.borrow().looks;
+        self.0.wanted.notify_one();
+        // Without an answer it is as it was.
+        let _ = tokio::time::timeout(LOOK_TIMEOUT, known.wait_for(|known| known.looks > before)).await;
+        let known = known.borrow();
+        let location = self.location();
+        match (&known.seen.held, &known.why_not) {
+            (Some(Held { by: Ok(record), term }), _) if record.leads => Ok((record.clone(), *term)),
+            (_, Some(why)) => {
+                Err(format!("which host leads the directory is not known, because {location} does not answer: {why}"))
+            }
+            (Some(Held { by: Ok(record), .. }), _) => {
+                Err(format!("host {:?} is about to lead the directory", record.node))
+            }
+            (Some(Held { by: Err(text), .. }), _) => Err(format!(
+                "the key of who leads at {location} has {text:?}, which is no host's: delete it, or give this directory another prefix"
+            )),
+            (None, None) if known.seen.hosts.is_empty() => Err(format!(
+                "no host leads the directory, and none is there at {location}: give nodes --directory-host"
+            )),
+            (None, None) => Err("no host leads the directory yet".to_owned()),
+        }
+    }
+
+    /// Waits until a node wants to know it at once.
+    pub(super) async fn wanted(&self) {
+        self.0.wanted.notified().await;
+    }
+
+    pub(super) fn tell(&self, seen: Seen) {
+        if self.0.known.borrow().why_not.is_some() {
+            tracing::info!(etcd = self.location(), "etcd answers");
+        }
+        self.0.known.send_modify(|known| *known = Known { seen, looks: known.looks + 1, why_not: None });
+    }
+
+    pub(super) fn fails(&self, why: String) {
+        let is_news = self.0.known.borrow().why_not.as_ref() != Some(&why);
+        if is_news {
+            tracing::warn!(etcd = self.location(), why, "etcd does not answer");
+        }
+        self.0.known.send_modify(|known| {
+            known.looks += 1;
+            known.why_not = Some(why);
+        });
+    }
+
+    /// The hosts, with their addresses.
+    pub(crate) fn hosts(&self) -> Vec<(Name, String)> {
+        let known = self.0.known.borrow();
+        known.seen.hosts.iter().map(|(host, _)| (host.node.clone(), host.address.clone())).collect()
+    }
+}

@@ -1,0 +1,99 @@
+//! What stands in etcd: the records of hosts, and the names of keys.
+
+use crate::text::printable;
+use transfer_core::tensor::Name;
+
+/// The longest value that is shown.
+const MAX_SHOWN: usize = 80;
+
+/// A host, as it says itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) node: Name,
+    /// Where its gRPC services listen, as host:port.
+    pub(crate) address: String,
+    /// The number of its start.
+    pub(crate) incarnation: u64,
+    /// At the leader's key: the host has taken it, and does not only come next.
+    pub(crate) leads: bool,
+}
+
+impl Record {
+    /// Whether both are of the same start of a host.
+    pub(super) fn is_of(&self, other: &Record) -> bool {
+        self.node == other.node && self.incarnation == other.incarnation
+    }
+
+    pub(super) fn text(&self) -> String {
+        let state = if self.leads { "leads" } else { "stands-by" };
+        format!("{} {} {} {state}", self.node, self.address, self.incarnation)
+    }
+
+    /// The error is the text, safe to show.
+    pub(super) fn parse(value: &[u8]) -> Result<Record, String> {
+        let text = std::str::from_utf8(value).unwrap_or_default();
+        let parse = || {
+            let [node, address, incarnation, state] = text.split(' ').collect::<Vec<_>>().try_into().ok()?;
+            let leads = match state {
+                "leads" => true,
+                "stands-by" => false,
+                _ => return None,
+            };
+            let (node, incarnation) = (Name::new(node).ok()?, incarnation.parse().ok()?);
+            Some(Record { node, address: address.to_owned(), incarnation, leads })
+        };
+        parse().ok_or_else(|| printable(&String::from_utf8_lossy(value), MAX_SHOWN))
+    }
+}
+
+/// The keys of one directory.
+#[derive(Debug, Clone)]
+pub(super) struct Keys {
+    pub(super) prefix: String,
+}
+
+impl Keys {
+    pub(super) fn leader(&self) -> Vec<u8> {
+        format!("{}/leader", self.prefix).into_bytes()
+    }
+
+    pub(super) fn newest(&self) -> Vec<u8> {
+        format!("{}/newest", self.prefix).into_bytes()
+    }
+
+    pub(super) fn host(&self, node: &str) -> Vec<u8> {
+        format!("{}/hosts/{node}", self.prefix).into_bytes()
+    }
+
+    pub(super) fn node(&self, node: &str) -> Vec<u8> {
+        format!("{}/nodes/{node}", self.prefix).into_bytes()
+    }
+
+    /// The key behind all that begin like this one, which ends with a slash.
+    pub(super) fn end_of(mut folder: Vec<u8>) -> Vec<u8> {
+        if let Some(last) = folder.last_mut() {
+            *last += 1;
+        }
+        folder
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn record_is_read_as_it_was_written_and_nothing_else_is() {
+        for leads in [true, false] {
+            let record = Record { node: Name::new("a").unwrap(), address: "h:1".into(), incarnation: u64::MAX, leads };
+            assert_eq!(Record::parse(record.text().as_bytes()), Ok(record));
+        }
+        for garbage in ["", "a", "a h:1 5", "a h:1 -5 leads", "a h:1 5 rules", "a h:1 5 leads ", "a/b h:1 5 leads x"] {
+            assert_eq!(Record::parse(garbage.as_bytes()), Err(garbage.to_owned()), "{garbage:?}");
+        }
+        let shown = Record::parse(&[b'\x1b'; 1000]).unwrap_err();
+        assert!(!shown.contains('\x1b') && shown.len() < 1000, "{shown}");
+        assert!(Record::parse(&[0xff, 0xfe]).is_err());
+        assert_eq!(Keys::end_of(b"/t/nodes/".to_vec()), b"/t/nodes0");
+    }
+}

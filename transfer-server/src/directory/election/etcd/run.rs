@@ -1,0 +1,77 @@
+//! The tasks that ask etcd: of a host, and of another node.
+
+use super::claimant::{Answer, Request};
+use super::client::Etcd;
+use super::outlook::Outlook;
+use crate::directory::election::Members;
+use crate::directory::host::Directory;
+use std::pin::Pin;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long a node that hosts nothing waits for an answer.
+const TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Runs until the directory is closed and its lease has ended.
+pub(in crate::directory) async fn run(directory: Directory, etcd: Etcd, outlook: Outlook) {
+    let (mut effects, mut members) = (Vec::new(), Members::default());
+    let mut asked: Option<Pin<Box<dyn Future<Output = Answer> + Send + '_>>> = None;
+    loop {
+        let changed = directory.changed();
+        directory.update(&mut members);
+        let is_closed = directory.is_closed();
+        let polled = directory.claimant(|claimant| {
+            if is_closed {
+                claimant.end();
+            }
+            let due = claimant.poll(Instant::now(), &members, &mut effects);
+            (due, claimant.request_timeout(), claimant.has_ended())
+        });
+        let Some((due, timeout, has_ended)) = polled else { return };
+        for effect in effects.drain(..) {
+            if let Some(request) = directory.take_effect(effect) {
+                let etcd = &etcd;
+                asked = Some(Box::pin(async move { etcd.ask(&request, timeout).await }));
+            }
+        }
+        if has_ended {
+            return directory.has_ended();
+        }
+        let due = directory.keep().map_or(due, |settled| settled.min(due));
+        tokio::select! {
+            () = tokio::time::sleep_until(due) => {}
+            () = changed => {}
+            answer = answer_of(&mut asked) => {
+                asked = None;
+                match &answer {
+                    Answer::Failed(why) => outlook.fails(why.clone()),
+                    Answer::Seen(seen) => outlook.tell(seen.clone()),
+                    _ => {}
+                }
+                directory.claimant(|claimant| claimant.answered(Instant::now(), answer, &mut effects));
+                // Before the members are read: a host that begins to lead awaits those that it has just read.
+                effects.drain(..).for_each(|effect| drop(directory.take_effect(effect)));
+                directory.tell_leader();
+            }
+        }
+    }
+}
+
+async fn answer_of(asked: &mut Option<Pin<Box<dyn Future<Output = Answer> + Send + '_>>>) -> Answer {
+    match asked {
+        Some(asked) => asked.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Looks who leads: now and then, and whenever this node wants to know it. Ends with the runtime.
+pub(in crate::directory) async fn watch(etcd: Etcd, outlook: Outlook, interval: Duration) {
+    loop {
+        match etcd.ask(&Request::Look { register: None }, TIMEOUT).await {
+            Answer::Seen(seen) => outlook.tell(seen),
+            Answer::Failed(why) => outlook.fails(why),
+            _ => {}
+        }
+        let _ = tokio::time::timeout(interval, outlook.wanted()).await;
+    }
+}
