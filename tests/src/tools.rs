@@ -20,6 +20,24 @@ pub fn browser() -> PathBuf {
     found(&["chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"])
 }
 
+/// Returns the path of etcd, version 3.
+///
+/// # Panics
+/// If it is missing.
+#[must_use]
+pub fn etcd() -> PathBuf {
+    found(&["etcd"])
+}
+
+/// Returns the path of etcd's command-line tool.
+///
+/// # Panics
+/// If it is missing.
+#[must_use]
+pub fn etcdctl() -> PathBuf {
+    found(&["etcdctl"])
+}
+
 fn found(names: &[&str]) -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
     // target/tools lies beside target/debug.

@@ -1,13 +1,15 @@
 //! A directory with three hosts, of which one leads: it dies, is stopped, lets another one lead, or is restarted with all other
 //! nodes in turn.
 
+#[path = "directory_hosts/by_etcd.rs"]
+mod by_etcd;
 #[path = "directory_hosts/chaos.rs"]
 mod chaos;
 
 use std::time::Duration;
 use transfer_tests::ctl::Ctl;
 use transfer_tests::port::ReservedPort;
-use transfer_tests::{Change, Sidecar, Spec, Worker, poll};
+use transfer_tests::{Change, Etcd, Sidecar, Spec, Worker, poll};
 
 /// Enough for a host to take over.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -38,10 +40,36 @@ impl Cluster {
         let ports: Vec<_> = (0..3).map(|_| ReservedPort::any()).collect();
         let listens: Vec<_> = ports.iter().map(|port| port.address().to_string()).collect();
         let directory = format!("static:a={},b={},c={}", listens[0], listens[1], listens[2]);
+        Cluster::made(folder, ports, &directory, &[], others, more)
+    }
+
+    /// As this etcd says.
+    fn by_etcd(etcd: &Etcd, others: usize, more: &[&str]) -> Cluster {
+        let folder = tempfile::Builder::new().prefix("transfer-test-").tempdir().expect("a folder");
+        let ports: Vec<_> = (0..3).map(|_| ReservedPort::any()).collect();
+        let cluster = Cluster::made(folder, ports, &etcd.directory("/cluster"), &["--directory-host"], others, more);
+        // They are there before any of them is asked for the others.
+        let shows_all = |node: &Sidecar| {
+            node.until("it knows all hosts", |s| s.directory.as_ref().is_some_and(|d| d.hosts.len() == 3));
+        };
+        cluster.nodes.iter().for_each(shows_all);
+        cluster
+    }
+
+    fn made(
+        folder: tempfile::TempDir,
+        ports: Vec<ReservedPort>,
+        directory: &str,
+        of_hosts: &[&str],
+        others: usize,
+        more: &[&str],
+    ) -> Cluster {
+        let listens: Vec<_> = ports.iter().map(|port| port.address().to_string()).collect();
         let listens = listens.into_iter().chain(std::iter::repeat_n("127.0.0.1:0".to_owned(), others));
         let names = ["a", "b", "c", "d", "e"].map(str::to_owned).into_iter().chain((5..).map(|i| format!("n{i}")));
-        let nodes = listens.zip(names).map(|(listen, name)| {
-            let mut arguments = vec!["--pool-bytes", "4MiB", "--listen", &listen, "--directory", &directory];
+        let nodes = listens.zip(names).enumerate().map(|(i, (listen, name))| {
+            let mut arguments = vec!["--pool-bytes", "4MiB", "--listen", &listen, "--directory", directory];
+            arguments.extend(of_hosts.iter().filter(|_| i < 3));
             arguments.extend(more);
             Sidecar::start(folder.path(), &name, &arguments)
         });
@@ -144,8 +172,11 @@ fn another_host_takes_over_when_the_one_that_leads_is_killed() {
 // Promise: one-leading-host
 #[test]
 fn host_that_was_stopped_grants_nothing_when_it_goes_on() {
-    let cluster = Cluster::start();
-    let [mut d, mut e] = prepare(&cluster);
+    stop_the_host_that_leads(&Cluster::start());
+}
+
+fn stop_the_host_that_leads(cluster: &Cluster) {
+    let [mut d, mut e] = prepare(cluster);
     let first = cluster.leader(None);
     let mut at_first = cluster.worker(first);
     at_first.push("warm", small(4)).get();

@@ -40,11 +40,16 @@ fn go_on(round: usize, [d, e]: &mut [Worker; 2]) {
 // Promise: directory-takeover
 #[test]
 fn nothing_fails_while_hosts_and_nodes_are_killed_stopped_and_restarted() {
+    chaos(|others| Cluster::of(others, &[]), |_| ());
+}
+
+/// Before each round something happens to what says which host leads.
+pub(super) fn chaos(start: impl FnOnce(usize) -> Cluster, mut round_begins: impl FnMut(&mut SmallRng)) {
     let seed = rand::random_range(0..1_000_000);
     println!("seed {seed}");
     let mut random = SmallRng::seed_from_u64(seed);
     let (others, rounds) = (setting("TRANSFER_TEST_NODES", 3), setting("TRANSFER_TEST_ROUNDS", 3));
-    let mut cluster = Cluster::of(others, &[]);
+    let mut cluster = start(others);
     let mut steady = [cluster.worker(3), cluster.worker(4)];
     for round in 0..rounds {
         // One host at a time, so more than half of them live, and perhaps another node.
@@ -57,6 +62,7 @@ fn nothing_fails_while_hosts_and_nodes_are_killed_stopped_and_restarted() {
             _ => Fault::Freeze,
         };
         let victim = (others > 2 && random.random_bool(0.5)).then(|| random.random_range(FIRST_VICTIM..3 + others));
+        round_begins(&mut random);
         println!("round {round}: {fault:?} of host {host}, and node {victim:?} is killed");
         if let Some(node) = victim {
             cluster.nodes[node].kill();
