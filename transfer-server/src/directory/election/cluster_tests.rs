@@ -137,10 +137,13 @@ impl Cluster {
         }
     }
 
-    /// Another host has all keys.
-    fn has_all(&self, leader: usize) {
-        let host = &self.hosts[leader];
-        assert_eq!(host.counts().keys, (NODES * self.keys) as u64);
+    /// Another host has all keys. Where the processor was too busy, some nodes were late to recite theirs.
+    async fn has_all(&self, leader: usize) {
+        let (host, since) = (&self.hosts[leader], Instant::now());
+        while host.counts().keys != (NODES * self.keys) as u64 {
+            assert!(since.elapsed() < LATE, "it has {} keys", host.counts().keys);
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
         for (i, node) in self.nodes.iter().enumerate() {
             for key in node.keys.lock().keys() {
                 assert_eq!(host.key(key).expect("it is entered").at.node, name(&format!("node-{i}")));
@@ -164,13 +167,13 @@ async fn a_thousand_nodes_recite_to_another_host_when_one_dies_or_gives_up() {
     let second = cluster.hosts[first].hand_over(None).await.expect("the others live");
     let (leader, moved) = cluster.settled(gave_up).await;
     assert_eq!(*cluster.hosts[leader].host(), second);
-    cluster.has_all(leader);
+    cluster.has_all(leader).await;
 
     let died = Instant::now();
     cluster.hosts[leader].close();
     let (last, took_over) = cluster.settled(died).await;
     assert_ne!(last, leader);
-    cluster.has_all(last);
+    cluster.has_all(last).await;
     println!(
         "{} keys entered in {claimed:?}; all attached and recited after: start {started:?}, hand-over {moved:?}, takeover {took_over:?}",
         NODES * cluster.keys
