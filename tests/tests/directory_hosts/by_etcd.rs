@@ -19,7 +19,7 @@ fn doctor(node: &Sidecar) -> String {
 }
 
 /// The host that leads is killed, and then an orderly end and a move.
-// Promise: directory-by-etcd, seen to fail
+// Promise: directory-by-etcd
 #[test]
 fn another_host_leads_as_etcd_says_when_one_is_killed_moves_or_ends() {
     let etcd = Etcd::start(1, None);
@@ -152,7 +152,7 @@ fn keys_of_another_program_are_named_and_do_no_harm() {
 }
 
 /// etcd asks for certificates, and for a user with a password.
-// Promise: etcd-credentials
+// Promise: directory-by-etcd
 #[test]
 fn etcd_is_asked_over_tls_and_with_a_password() {
     let folder = tempfile::Builder::new().prefix("transfer-test-").tempdir().expect("a folder");

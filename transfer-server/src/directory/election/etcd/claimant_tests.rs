@@ -317,6 +317,7 @@ fn two_hosts_never_lead_whatever_is_late_or_lost() {
     assert!(elected > 300, "{elected}");
 }
 
+// Promise: directory-by-etcd, seen to fail
 #[test]
 fn heir_leads_at_once_and_a_host_that_ends_leaves_no_lease() {
     let mut world = World::new(1, 3);
@@ -337,6 +338,7 @@ fn heir_leads_at_once_and_a_host_that_ends_leaves_no_lease() {
     assert!(world.leader().is_some_and(|leader| leader != heir));
 }
 
+// Promise: directory-by-etcd
 #[test]
 fn another_host_leads_when_one_has_died_and_not_before_its_lease_has_ended() {
     let mut world = World::new(2, 2);
@@ -350,6 +352,7 @@ fn another_host_leads_when_one_has_died_and_not_before_its_lease_has_ended() {
     assert_eq!(world.leader(), Some(1 - first));
 }
 
+// Promise: directory-by-etcd
 #[test]
 fn host_gives_up_when_another_program_changes_the_key() {
     for deletes in [true, false] {
