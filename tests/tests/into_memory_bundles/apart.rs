@@ -197,7 +197,7 @@ fn part(metadata: &[u8], meta: &TensorMeta, byte: u8) -> Vec<u8> {
     [metadata, &vec![byte; body as usize]].concat()
 }
 
-// Promise: into-memory
+// Promise: into-memory, seen to fail
 #[test]
 fn error_names_the_tensors_of_all_requests_that_have_written() {
     let scene = Scene::over(Carrier::Tcp, &[&["--listen", "127.0.0.1:0"]]);
@@ -252,7 +252,7 @@ fn error_names_the_tensors_of_all_requests_that_have_written() {
 const IN_FLIGHT: usize = 16;
 const BESIDE: usize = 2;
 
-// Promise: into-memory
+// Promise: into-memory, seen to fail
 #[test]
 fn sixteen_requests_of_a_bundle_are_under_way_two_of_them_of_what_lands_beside() {
     let scene = Scene::over(Carrier::Tcp, &[&["--listen", "127.0.0.1:0"]]);
