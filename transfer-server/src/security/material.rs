@@ -223,8 +223,7 @@ impl ServerFiles<'_> {
     /// Reads the files. The server's certificate has to have the name or the address by which it is called.
     pub(crate) fn client(&self, protocol: &[u8]) -> Result<ClientConfig, TlsError> {
         let (flag, path) = self.identity.map_or(self.ca, |[cert, _]| cert);
-        let bad =
-            |e: rustls::Error| TlsError::Content { flag, path: path.to_owned(), why: verify::in_words(&e).to_string() };
+        let bad = |e: rustls::Error| TlsError::Content { flag, path: path.to_owned(), why: verify::in_words(&e) };
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(&[&rustls::version::TLS13]);
         let builder = builder.map_err(bad)?.with_root_certificates(authorities(self.ca.0, self.ca.1)?);

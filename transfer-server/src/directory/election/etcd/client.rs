@@ -152,11 +152,10 @@ impl Etcd {
             request => {
                 let mut client = api::kv_client::KvClient::new(channel);
                 let done = client.txn(with(token, self.transaction(request))?).await?.into_inner();
-                let ranges = done.responses.into_iter().filter_map(|op| match op.response {
+                let mut ranges = done.responses.into_iter().filter_map(|op| match op.response {
                     Some(Done::ResponseRange(range)) => Some(range.kvs),
                     _ => None,
                 });
-                let mut ranges = ranges;
                 let mut next = || ranges.next().ok_or_else(|| not_understood("a transaction without its answers"));
                 match request {
                     Request::Look { .. } => {
