@@ -130,7 +130,7 @@ async fn pushes_keep_their_order_where_a_delta_finds_a_full_ring() {
 #[tokio::test]
 async fn delta_is_made_only_where_the_whole_version_is_not_there_sooner() {
     for (link_rate, whole) in [(0, None), (1, None), (u64::MAX, Some(NoDelta::FastLinks))] {
-        let (_sidecar, client) = start(Honest { link_rate, ..Honest::default() }, 64 << 20).await;
+        let (_sidecar, client) = start(Honest::with_link_rate(link_rate), 64 << 20).await;
         let push = || client.push_tensor("w", client.allocate(DType::U8, [16 << 20]).unwrap());
         push().await.unwrap();
         let delta = push().delta_of(1).await.unwrap().delta.unwrap();

@@ -246,7 +246,7 @@ pub struct Honest {
     waiting: Vec<(OpId, Fetch)>,
     next: u64,
     /// At how many bytes per second it says that versions leave the node.
-    pub link_rate: u64,
+    link_rate: u64,
 }
 
 #[derive(Clone)]
@@ -257,6 +257,14 @@ struct Blob {
     meta: TensorMeta,
     version: Version,
     refs: u64,
+}
+
+impl Honest {
+    /// A sidecar whose versions leave the node with that many bytes per second.
+    #[allow(dead_code, reason = "only one of the test programs has links")]
+    pub fn with_link_rate(link_rate: u64) -> Honest {
+        Honest { link_rate, ..Honest::default() }
+    }
 }
 
 impl Script for Honest {
