@@ -25,6 +25,9 @@ const SLOW_RATE: u64 = 50_000_000;
 /// two.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
+/// The shortest time between two such looks, however little time is left.
+const LOOK_AFTER: Duration = Duration::from_millis(50);
+
 /// The part of the time that is left for a fetch that lies between two such looks at most.
 const LOOKS: u32 = 20;
 
@@ -124,6 +127,8 @@ pub(super) struct Search {
     signs: Option<u64>,
     /// When it was asked, or had shown one when it was looked last.
     shown_at: Time,
+    /// When it got its slot.
+    sends_since: Option<Time>,
 }
 
 impl Search {
@@ -135,34 +140,29 @@ impl Search {
             tried: 0,
             until: now,
             limit: None,
-            look_every: LOOK_EVERY,
+            look_every: (deadline.since(now) / LOOKS).clamp(LOOK_AFTER, LOOK_EVERY),
             look_at: None,
             signs: None,
             shown_at: now,
+            sends_since: None,
         };
-        search.begin_anew(now, deadline);
+        search.until = search.half_way(now, deadline);
         search
     }
 
-    /// Gives the search half of the time that is left for the fetch that ends first.
-    pub(super) fn begin_anew(&mut self, now: Time, deadline: Time) {
-        self.until = self.half_way(now, deadline);
-        self.look_every = LOOK_EVERY.min(deadline.since(now) / LOOKS);
+    /// Whether a fetch with this deadline may wait, too: it still has half of its time when the owner is asked, and the nodes are not out of
+    /// time already. The search does not get shorter for it, and does not look at nodes more often.
+    pub(super) fn admits(&self, now: Time, deadline: Time) -> bool {
+        now < self.until && self.half_way(now, deadline) >= self.until
     }
 
-    /// Lets a fetch with this deadline wait, too. Returns `false` if it would have less than half of its time left when the owner is asked:
-    /// the search does not get shorter for it.
-    pub(super) fn admits(&mut self, now: Time, deadline: Time) -> bool {
-        if self.half_way(now, deadline) < self.until {
-            return false;
+    /// Whether the node that is asked is to blame for an end at this time, which sends to so many at a time. That the fetches have no more time
+    /// for other nodes than the owner tells nothing of it, unless it has had a slot for half of the time after which it is slow.
+    pub(super) fn is_at_fault(&self, now: Time, fan_out: usize) -> bool {
+        match self.sends_since {
+            Some(since) => now.since(since) >= relay_limit(self.redirect.meta.len_bytes(), fan_out) / 2,
+            None => now < self.until,
         }
-        self.look_every = self.look_every.min(deadline.since(now) / LOOKS);
-        true
-    }
-
-    /// Whether the fetches have no more time for other nodes than the owner.
-    pub(super) fn has_ended(&self, now: Time) -> bool {
-        self.until <= now
     }
 
     /// Leaves all of the time until this deadline to the nodes, because the owner cannot be asked. One that sends keeps its limit.
@@ -193,11 +193,12 @@ impl Search {
     /// Looks at the node that is asked, which has shown so many signs of life until now. Returns whether it counts as alive: it has shown
     /// one since the last look, or one may be behind what it writes at this moment. Then it counts as alive for this time.
     pub(super) fn look(&mut self, now: Time, signs: u64, is_written: Option<Duration>) -> bool {
-        if self.signs != Some(signs) {
+        let has_shown = self.signs != Some(signs);
+        if has_shown {
             (self.signs, self.shown_at) = (Some(signs), now);
         }
         self.look_at = Some(now + self.look_every);
-        self.shown_at == now || is_written.is_some_and(|time| now < self.shown_at + time)
+        has_shown || is_written.is_some_and(|time| now < self.shown_at + time)
     }
 
     /// Returns when the node that is asked is given up, or looked at.
@@ -234,16 +235,18 @@ impl Search {
         });
         let looks = matches!(self.stage, SearchStage::Asked(..));
         (self.look_at, self.signs, self.shown_at) = (looks.then(|| now + self.look_every), None, now);
+        self.sends_since = None;
     }
 
     /// Sets when the node that begins to send is given up, which sends to so many at a time. From here on it gets half of the time until the
-    /// deadline, or that of the version over a slow link. It is not looked at: a sign of life may be behind the version.
+    /// deadline, or that of the version over a slow link; no other node gets that. It is not looked at: a sign of life may be behind the
+    /// version.
     pub(super) fn begin_sending(&mut self, now: Time, deadline: Time, fan_out: usize) {
         // It may have had to wait, there or here.
         let half = deadline.since(now) / 2;
-        self.until = self.until.max(now + half.max(self.slow()));
-        self.limit = Some((now + relay_limit(self.redirect.meta.len_bytes(), fan_out)).min(self.until));
-        self.look_at = None;
+        let until = self.until.max(now + half.max(self.slow()));
+        self.limit = Some((now + relay_limit(self.redirect.meta.len_bytes(), fan_out)).min(until));
+        (self.look_at, self.sends_since) = (None, Some(now));
     }
 
     /// Returns the request by which a node was asked.
@@ -392,6 +395,36 @@ mod tests {
             }
             search.begin_sending(second(begins), second(50), 2);
             assert_eq!(search.limit, Some(second(given_up)), "from {begins} s on");
+        }
+    }
+
+    // Promise: spreading, seen to fail
+    #[test]
+    fn slot_of_one_node_gives_the_others_no_more_time() {
+        let name = |text| Name::new(text).unwrap();
+        let mut search = search(50);
+        assert!(search.admits(second(1), second(50)) && search.admits(second(24), second(74)));
+        search.stage = SearchStage::Asked(LinkId(2), Id::from_u64(0));
+        search.begin_sending(second(24), second(50), 2);
+        assert_eq!(search.limit, Some(second(44)));
+        assert!(search.admits(second(24), second(74)), "the search has not become longer");
+        assert!(!search.admits(second(25), second(1000)), "no time is left for other nodes");
+        assert_eq!(search.next_source(second(25), &name("here")), None);
+    }
+
+    // Promise: spreading, seen to fail
+    #[test]
+    fn looks_are_apart_however_little_time_is_left() {
+        let mut search = search(50);
+        for deadline in [24, 25, 26] {
+            assert!(!search.admits(second(25), second(deadline)));
+        }
+        search.begin_limit(second(0));
+        let mut short = Search::new(Time(0), Arc::into_inner(search.redirect).unwrap(), Time(0));
+        for signs in 0..3 {
+            assert!(short.look(Time(0), signs, None));
+            assert!(!short.look(Time(0), signs, None), "no sign since the last look");
+            assert_eq!(short.look_at, Some(Time(0) + LOOK_AFTER));
         }
     }
 

@@ -30,6 +30,7 @@ mod solo;
 mod spill;
 mod spreading;
 mod spreading_ends;
+mod spreading_times;
 mod steps;
 mod tables;
 mod take_back;

@@ -109,7 +109,7 @@ fn version_that_is_too_large_here_is_no_fault_of_a_node() {
 }
 
 /// Answers the last request to the owner by the name of the other node, for this version and identity and a body of this length.
-fn redirect_to(solo: &mut Solo, (version, identity): (u64, u64), len: u64) {
+pub(super) fn redirect_to(solo: &mut Solo, (version, identity): (u64, u64), len: u64) {
     let index = solo.last("TENSOR_REQUEST").index;
     let (version, identity, meta) = (Version(version), super::spreading::identity(identity), bytes(len));
     let body = Body::Redirect { version, identity, metadata_id: 1, digest: DIGEST, sources: [OTHER_NAME; 3], meta };
@@ -265,12 +265,12 @@ fn fetch_fails_where_no_node_is_left_and_the_link_to_the_owner_has_ended() {
     assert_eq!((failure.code, last(&solo)), (FailureCode::PeerLost, "CANCEL"), "{failure:?}");
 }
 
-fn is_given_up(solo: &Solo) -> bool {
+pub(super) fn is_given_up(solo: &Solo) -> bool {
     solo.sent.iter().any(|message| message.body.name() == "SOURCE_FAILED")
 }
 
 /// Lets time pass in steps, and `shows` signs of life between them. Returns for how long the node is not given up; at most that long.
-fn patience(solo: &mut Solo, steps: u32, step: Duration, mut shows: impl FnMut(&mut Solo)) -> Duration {
+pub(super) fn patience(solo: &mut Solo, steps: u32, step: Duration, mut shows: impl FnMut(&mut Solo)) -> Duration {
     for waited in 1..=steps {
         solo.wait(step);
         if is_given_up(solo) {
@@ -302,7 +302,7 @@ fn node_that_shows_no_sign_of_life_is_given_up_in_a_second_or_a_tenth_of_the_tim
 }
 
 /// Answers a sign of life that the other node was asked for.
-fn answers(solo: &mut Solo) {
+pub(super) fn answers(solo: &mut Solo) {
     let ping = solo.sent.iter().rposition(|message| message.body.name() == "PING");
     if let Some(ping) = ping {
         let Message { role, index, .. } = solo.sent.remove(ping);
@@ -321,7 +321,7 @@ fn node_that_writes_is_given_up_when_its_time_is_over() {
 }
 
 /// A node whose worker has asked the owner, and waits for as long as this.
-fn searcher(timeout: Duration) -> Solo {
+pub(super) fn searcher(timeout: Duration) -> Solo {
     let mut solo = reader();
     let before = solo.last("TENSOR_REQUEST").index;
     fetch_for(&mut solo, Select::AtLeast(Version(1)), timeout);

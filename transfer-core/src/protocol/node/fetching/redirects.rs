@@ -90,8 +90,7 @@ impl Fetching<'_> {
             // Nobody is left for whom it would be searched for, or it is already.
             (_, None) => self.join_search(link, id, None),
             (Some(first), Some(deadline)) => {
-                let admits = |search: &mut Search| search.admits(now, deadline);
-                match self.transfers.change_search(link, first, admits) {
+                match self.transfers.search_mut(link, first).map(|search| search.admits(now, deadline)) {
                     Some(false) => return self.take_by_itself(now, link, id, (version, described)),
                     _ => self.join_search(link, id, before),
                 }
@@ -249,8 +248,7 @@ impl Fetching<'_> {
         while let Some((link, id)) = self.transfers.stalled(now) {
             let Some(search) = self.transfers.search_mut(link, id) else { return };
             let (stage, is_over) = (search.stage.clone(), search.limit.is_none_or(|limit| limit <= now));
-            // That the fetches have no more time tells nothing of the node.
-            let is_at_fault = !search.has_ended(now);
+            let is_at_fault = search.is_at_fault(now, self.config.fan_out);
             if let SearchStage::Asked(to, pull) = stage
                 && !is_over
                 && self.is_alive(now, (link, id), (to, pull))
