@@ -114,8 +114,12 @@ pub(super) enum SearchStage {
 pub(super) struct Search {
     pub(super) redirect: Arc<Redirect>,
     pub(super) stage: SearchStage,
-    /// How many nodes were tried.
+    /// The nodes that are asked one after the other.
+    sources: Vec<Name>,
+    /// How many of them were tried.
     tried: usize,
+    /// There is a link to the owner.
+    has_owner: bool,
     /// When the owner is asked at the latest, so that there is time for that.
     until: Time,
     /// When the node that is asked is given up, whatever it does.
@@ -135,9 +139,11 @@ impl Search {
     /// Begins a search for fetches of which the first ends at the deadline. At most half of the time that it has is for the search.
     pub(super) fn new(now: Time, redirect: Redirect, deadline: Time) -> Search {
         let mut search = Search {
+            sources: redirect.sources.clone(),
             redirect: Arc::new(redirect),
             stage: SearchStage::Idle,
             tried: 0,
+            has_owner: true,
             until: now,
             limit: None,
             look_every: (deadline.since(now) / LOOKS).clamp(LOOK_AFTER, LOOK_EVERY),
@@ -165,17 +171,39 @@ impl Search {
         }
     }
 
-    /// Leaves all of the time until this deadline to the nodes, because the owner cannot be asked. One that sends keeps its limit.
+    /// Leaves all of the time until this deadline to the nodes, because the owner cannot be asked. One that sends keeps its limit, unless it
+    /// is the last one. To one to which no link came up so far one may come yet.
     pub(super) fn lose_owner(&mut self, deadline: Time) {
-        self.until = deadline;
-        if self.look_at.is_some() {
+        (self.until, self.has_owner) = (deadline, false);
+        let is_connecting = usize::from(matches!(self.stage, SearchStage::Connecting(_)));
+        let (before, after) = self.sources.split_at(self.tried.saturating_sub(is_connecting).min(self.sources.len()));
+        let mut others = Vec::new();
+        for node in after {
+            if !before.contains(node) && !others.contains(node) && *node != self.redirect.owner_name {
+                others.push(node.clone());
+            }
+        }
+        self.later(others);
+        // Without a limit it waits for room here, or the version is compared.
+        if self.limit.is_some() && (self.look_at.is_some() || self.sources.is_empty()) {
             self.limit = Some(deadline);
         }
     }
 
+    /// Leaves these nodes to be asked, and no others.
+    pub(super) fn later(&mut self, nodes: Vec<Name>) {
+        (self.sources, self.tried) = (nodes, 0);
+    }
+
+    /// Leaves a node out that is to be asked.
+    pub(super) fn leave_out(&mut self, node: &Name) {
+        let nodes = self.others().iter().filter(|other| *other != node).cloned().collect();
+        self.later(nodes);
+    }
+
     /// Returns the nodes that are to be asked after this one.
     pub(super) fn others(&self) -> &[Name] {
-        self.redirect.sources.get(self.tried..).unwrap_or_default()
+        self.sources.get(self.tried..).unwrap_or_default()
     }
 
     /// Returns the time at which half of what is left until a deadline has passed. If that is not enough for the version over a slow link,
@@ -207,15 +235,15 @@ impl Search {
         Some(self.look_at.map_or(limit, |look| look.min(limit)))
     }
 
-    /// Returns the place of the node that is asked among those that the owner has named, where one is.
+    /// Returns the place of the node that is asked among those that the owner has named, where one is and the owner can be told.
     pub(super) fn place(&self) -> Option<u8> {
-        self.asked().and_then(|_| u8::try_from(self.tried.checked_sub(1)?).ok())
+        self.asked().filter(|_| self.has_owner).and_then(|_| u8::try_from(self.tried.checked_sub(1)?).ok())
     }
 
     /// Returns the next node that is to be asked. This node is not.
     pub(super) fn next_source(&mut self, now: Time, here: &Name) -> Option<Name> {
         self.stage = SearchStage::Idle;
-        let sources = &self.redirect.sources;
+        let sources = &self.sources;
         while let Some(name) = sources.get(self.tried).filter(|_| now < self.until) {
             self.tried += 1;
             if !sources[..self.tried - 1].contains(name) && name != here {
@@ -245,7 +273,10 @@ impl Search {
         // It may have had to wait, there or here.
         let half = deadline.since(now) / 2;
         let until = self.until.max(now + half.max(self.slow()));
-        self.limit = Some((now + relay_limit(self.redirect.meta.len_bytes(), fan_out)).min(until));
+        let limit = now + relay_limit(self.redirect.meta.len_bytes(), fan_out);
+        // The last one has all of the time.
+        let is_last = !self.has_owner && self.others().is_empty();
+        self.limit = Some(if is_last { self.until } else { limit.min(until) });
         (self.look_at, self.sends_since) = (None, Some(now));
     }
 

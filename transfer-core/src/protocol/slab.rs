@@ -154,6 +154,10 @@ impl<T, K> Slab<T, K> {
         self.places(0).filter_map(|(_, entry)| entry)
     }
 
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.entries.iter_mut().flatten()
+    }
+
     /// Returns the places from `begin` on, each with its entry if it has one.
     pub(crate) fn places(&self, begin: usize) -> impl Iterator<Item = (usize, Option<(Id<K>, &T)>)> {
         let entries = self.entries.get(begin..).unwrap_or_default();

@@ -1,17 +1,17 @@
 //! Tests of versions that spread through their readers: nodes that fail, a link to the owner that ends, and fetches with different
 //! deadlines.
 
-use super::pair::{POOL_BYTES, Pair, bytes};
-use super::solo::{LINK, Solo};
+use super::pair::{POOL_BYTES, Pair, bytes, key, name};
+use super::solo::{LINK, OURS, Solo};
 use super::spreading::{
     DIGEST, FAR_NAME, FETCH_TIMEOUT, LEN, OTHER, OTHER_NAME, THIRD, describe, fetch, fetch_for, has_fetched, land,
     last, proves, reader, redirect,
 };
-use crate::op::{Answer, Failure, FailureCode, OpId, Reply, Request};
-use crate::protocol::Tenant;
+use crate::op::{Answer, Command, Failure, FailureCode, Fetch, OpId, Push, Reply, Request};
 use crate::protocol::landing::Want;
+use crate::protocol::{Control, Tenant};
 use crate::tensor::{Select, Version};
-use crate::wire::message::{Body, Message, Role};
+use crate::wire::message::{Body, Message, NameRef, Role};
 use std::time::Duration;
 
 // Promise: spreading, seen to fail
@@ -238,7 +238,12 @@ fn node_is_looked_at_and_another_one_asked_though_the_link_to_the_owner_has_ende
         let count = |solo: &Solo| solo.sent.iter().filter(|message| message.body.name() == "RELAY_REQUEST").count();
         solo.wait(Duration::ZERO);
         assert_eq!(count(&solo), 1);
-        for _ in 0..if has_begun { 20 } else { 3 } {
+        for _ in 0..if has_begun { 19 } else { 2 } {
+            solo.wait(Duration::from_millis(500));
+            answers(&mut solo);
+            assert!(solo.sent.iter().all(|message| message.body.name() != "CANCEL"));
+        }
+        for _ in 0..if has_begun { 1 } else { 2 } {
             solo.wait(Duration::from_millis(500));
         }
         assert_eq!((count(&solo), solo.last("CANCEL").index), (2, first), "the first one has stopped");
@@ -263,6 +268,187 @@ fn fetch_fails_where_no_node_is_left_and_the_link_to_the_owner_has_ended() {
     }
     let Some(Reply::Answer { answer: Answer::Failed { failure, .. }, .. }) = solo.replies.last() else { panic!() };
     assert_eq!((failure.code, last(&solo)), (FailureCode::PeerLost, "CANCEL"), "{failure:?}");
+}
+
+/// Lets more be in flight on the owner's link than ends in a round.
+fn busy(solo: &mut Solo) {
+    let op = solo.op();
+    solo.command(op, Command::Push(Push::new(key("mine"), bytes(8), 0)));
+    solo.answer();
+    solo.at = LINK;
+    let mine = NameRef { id: 7, generation: 0 };
+    solo.hear(Role::Pull, 0, Body::Name { name: mine, text: name("mine") });
+    for index in 0..100 {
+        let body = Body::TensorRequest {
+            key: mine,
+            select: Select::AtLeast(Version(2)),
+            metadata_id: 0,
+            tenant: OURS,
+            excerpt: None,
+            slot: None,
+            held: None,
+            direct: false,
+            trace: None,
+        };
+        solo.hear(Role::Pull, 1000 + index, body);
+    }
+    solo.replies.clear();
+}
+
+// Promise: spreading, seen to fail
+#[test]
+fn search_goes_on_before_all_has_ended_that_was_in_flight_to_the_owner() {
+    let searching = || {
+        let mut solo = reader();
+        solo.link_to(THIRD, "far");
+        redirect(&mut solo, [OTHER_NAME, FAR_NAME, FAR_NAME]);
+        busy(&mut solo);
+        solo.lose_link();
+        solo.replies.clear();
+        solo
+    };
+    // The node sends it.
+    let mut solo = searching();
+    describe(&mut solo, OTHER, "RELAY_REQUEST", LEN);
+    solo.grant();
+    land(&mut solo, OTHER, "RELAY_REQUEST", true);
+    proves(&mut solo, DIGEST);
+    assert_eq!(has_fetched(&solo), 1);
+    // It refuses, and the next one is asked.
+    let mut solo = searching();
+    let index = solo.last("RELAY_REQUEST").index;
+    solo.at = OTHER;
+    solo.hear(Role::Pull, index, Body::ErrorStatus(Failure::new(FailureCode::VersionGone, "a test")));
+    describe(&mut solo, THIRD, "RELAY_REQUEST", LEN);
+    solo.grant();
+    land(&mut solo, THIRD, "RELAY_REQUEST", true);
+    proves(&mut solo, DIGEST);
+    assert_eq!(has_fetched(&solo), 1);
+    // It has a slot, and is not looked at while it writes.
+    let mut solo = searching();
+    describe(&mut solo, OTHER, "RELAY_REQUEST", LEN);
+    solo.grant();
+    for _ in 0..19 {
+        solo.wait(Duration::from_millis(500));
+        assert!(solo.sent.iter().all(|message| message.body.name() != "CANCEL"));
+    }
+    assert_eq!(solo.ended, None);
+}
+
+// Promise: spreading, seen to fail
+#[test]
+fn search_waits_for_a_link_though_the_link_to_the_owner_has_ended() {
+    // Another node is asked, if there is a link to it.
+    let mut solo = reader();
+    redirect(&mut solo, [FAR_NAME, OTHER_NAME, OTHER_NAME]);
+    assert!(solo.sent.iter().all(|message| message.body.name() != "RELAY_REQUEST"));
+    solo.at = LINK;
+    solo.lose_link();
+    assert_eq!((last(&solo), has_failed(&solo)), ("RELAY_REQUEST", None));
+    // The fetch has no more time.
+    let mut solo = reader();
+    redirect(&mut solo, [FAR_NAME; 3]);
+    solo.at = LINK;
+    solo.lose_link();
+    solo.wait(FETCH_TIMEOUT);
+    assert_eq!(has_failed(&solo), Some(FailureCode::PeerLost));
+    for is_up in [true, false] {
+        let mut solo = reader();
+        redirect(&mut solo, [FAR_NAME; 3]);
+        solo.at = LINK;
+        solo.lose_link();
+        for _ in 0..4 {
+            solo.wait(Duration::from_millis(500));
+        }
+        assert_eq!(has_failed(&solo), None);
+        if !is_up {
+            solo.node.connect_failed(solo.now, &name("far"), "a test");
+            solo.drain();
+            assert_eq!(has_failed(&solo), Some(FailureCode::PeerLost));
+            continue;
+        }
+        solo.link_to(THIRD, "far");
+        describe(&mut solo, THIRD, "RELAY_REQUEST", LEN);
+        solo.grant();
+        land(&mut solo, THIRD, "RELAY_REQUEST", true);
+        proves(&mut solo, DIGEST);
+        assert_eq!((has_fetched(&solo), &solo.ended), (1, &None));
+    }
+}
+
+// Promise: spreading, seen to fail
+#[test]
+fn last_node_has_all_of_the_time_when_the_link_to_the_owner_ends() {
+    for waits_here in [false, true] {
+        let mut solo = reader();
+        redirect(&mut solo, [OTHER_NAME; 3]);
+        if waits_here {
+            solo.fill_pool();
+        }
+        describe(&mut solo, OTHER, "RELAY_REQUEST", LEN);
+        solo.grant();
+        solo.at = LINK;
+        solo.lose_link();
+        for _ in 0..60 {
+            solo.wait(Duration::from_millis(500));
+        }
+        assert!(solo.sent.iter().all(|message| message.body.name() != "CANCEL"));
+        if waits_here {
+            solo.free_pool();
+            solo.wait(Duration::ZERO);
+            solo.at = OTHER;
+            solo.grant();
+            assert_eq!(last(&solo), "TENSOR_RE_REQUEST");
+        }
+        land(&mut solo, OTHER, "RELAY_REQUEST", true);
+        proves(&mut solo, DIGEST);
+        assert_eq!((has_fetched(&solo), &solo.ended), (1, &None));
+    }
+}
+
+// Promise: spreading, seen to fail
+#[test]
+fn fetch_keeps_its_place_in_the_queue_for_room_when_the_link_to_the_owner_ends() {
+    let mut solo = reader();
+    solo.link_to(THIRD, "far");
+    redirect(&mut solo, [OTHER_NAME, FAR_NAME, FAR_NAME]);
+    solo.fill_pool();
+    describe(&mut solo, OTHER, "RELAY_REQUEST", LEN);
+    fetch_of(&mut solo, "q", "far");
+    describe(&mut solo, THIRD, "TENSOR_REQUEST", LEN);
+    solo.at = LINK;
+    solo.lose_link();
+    let index = solo.last("RELAY_REQUEST").index;
+    solo.at = OTHER;
+    solo.hear(Role::Pull, index, Body::ErrorStatus(Failure::new(FailureCode::VersionGone, "a test")));
+    describe(&mut solo, THIRD, "RELAY_REQUEST", LEN);
+    let relay = solo.last("RELAY_REQUEST").index;
+    assert_ne!(relay, solo.last("TENSOR_REQUEST").index);
+    let first = match solo.node.landing.first(Tenant::User(0)) {
+        Some(Want::Pull(link, id)) => (link, id.short()),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((first, solo.ended), ((THIRD, relay), None));
+}
+
+/// Lets the worker fetch a key of a node to which there is a link.
+pub(super) fn fetch_of(solo: &mut Solo, of: &str, node: &str) {
+    let op = solo.op();
+    let (key, select, timeout) = (key(of), Select::Latest, FETCH_TIMEOUT);
+    let fetch = Fetch { key: key.clone(), select, timeout, require: None, trace: None, watches: false, excerpt: None };
+    solo.command(op, Command::Fetch(fetch));
+    if solo.controls.iter().any(|control| matches!(control, Control::Directory(_))) {
+        solo.controls.clear();
+        solo.node.located(solo.now, &key, &name(node), 1);
+        solo.drain();
+    }
+}
+
+fn has_failed(solo: &Solo) -> Option<FailureCode> {
+    solo.replies.iter().find_map(|reply| match reply {
+        Reply::Answer { answer: Answer::Failed { failure, .. }, .. } => Some(failure.code),
+        _ => None,
+    })
 }
 
 pub(super) fn is_given_up(solo: &Solo) -> bool {

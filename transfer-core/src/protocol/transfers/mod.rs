@@ -22,12 +22,12 @@ pub(super) use push::{FlowState, OutFlow};
 pub(super) use serve::Serve;
 
 use super::control::BufferAsk;
-use super::ids::{BlobId, OutFlowId, PullId, SessionId, of};
+use super::ids::{BlobId, OperationId, OutFlowId, PullId, SessionId, of};
 use super::relays::{Search, Spreading};
 use super::slab::Slab;
 use super::tenant::Tenant;
 use crate::fabric::LinkId;
-use crate::tensor::{Key, TensorMeta, Version};
+use crate::tensor::{Key, Name, TensorMeta, Version};
 use crate::time::Time;
 use calls::Call;
 use hashbrown::HashMap;
@@ -60,6 +60,8 @@ pub(super) struct Transfers {
     holding: BTreeSet<(LinkId, PullId)>,
     /// The requests whose versions are searched for at other nodes, by publication.
     searches: HashMap<(Spreading, NonZeroU64), PullId>,
+    /// The requests without a link whose fetches wait for one to a node of their search.
+    awaiting_links: Vec<Pull>,
     /// When the node that such a request has got to is given up.
     stalling: BTreeSet<(Time, LinkId, PullId)>,
     /// Keys for which requests of peers wait, and for which a request of this node has ended.
@@ -115,6 +117,11 @@ impl OfLink {
     /// Takes the next request of this node, from this place on.
     pub(super) fn take_pull(&mut self, from: &mut usize) -> Option<(PullId, Pull)> {
         self.pulls.take_first(from)
+    }
+
+    /// Returns the requests of this node whose versions are searched for at other nodes.
+    pub(super) fn searching(&mut self) -> impl Iterator<Item = &mut Pull> {
+        self.pulls.iter_mut().filter(|pull| pull.search.is_some())
     }
 
     /// Takes the next flow, from this place on.
@@ -260,8 +267,7 @@ impl Transfers {
     /// link to the owner has ended.
     pub(super) fn search_for_named(&self, to: LinkId, named: PullId) -> Option<(LinkId, PullId)> {
         let pull = self.pull(to, named)?;
-        let redirect = pull.redirect()?;
-        Some(if pull.search.is_some() { (to, named) } else { (redirect.owner, redirect.request) })
+        pull.redirect().map(|_| pull.of_fetches((to, named)))
     }
 
     /// Whether a peer has a slot for a version that it has described, for another request than this one: then it is writing.
@@ -346,6 +352,25 @@ impl Transfers {
         if let Some(at) = wakes_at {
             self.stalling.insert((at, to, named));
         }
+    }
+
+    /// Lets the fetches of a request wait that has no link any more and none yet, until there is one to a node of its search. `is_waiting`
+    /// tells which fetches have not ended.
+    pub(super) fn await_link(&mut self, pull: Pull, is_waiting: impl Fn(OperationId) -> bool) {
+        self.awaiting_links.retain(|pull| pull.readers().iter().any(|op| is_waiting(*op)));
+        self.awaiting_links.push(pull);
+    }
+
+    /// Whether fetches of a key wait for a link to this node, or others of their search.
+    pub(super) fn is_searched_at(&self, key: &Key, node: &Name) -> bool {
+        let is_one = |pull: &Pull| pull.search.as_ref().is_some_and(|search| search.others().contains(node));
+        self.awaiting_links.iter().any(|pull| pull.key == *key && is_one(pull))
+    }
+
+    /// Takes the requests that wait for a link to this node.
+    pub(super) fn take_awaiting(&mut self, node: &Name) -> Vec<Pull> {
+        let waits = |pull: &mut Pull| pull.search.as_ref().is_some_and(|search| search.others().contains(node));
+        self.awaiting_links.extract_if(.., waits).collect()
     }
 
     /// Ends the search of a request.

@@ -41,7 +41,7 @@ pub(crate) struct Pull {
     /// The search at the nodes that the owner has named in its answer.
     pub(crate) search: Option<Box<Search>>,
     /// The number in the queue for room that its fetches have had since a node first sent them the version.
-    pub(super) number_in_queue: Option<u64>,
+    pub(in crate::protocol) number_in_queue: Option<u64>,
     /// The version that comes, once the peer has said so.
     pub(crate) coming: Option<Version>,
     /// Requests of other nodes wait for the version that it may bring.
@@ -278,9 +278,10 @@ impl Pull {
         self.redirect.as_ref().map_or(link, |redirect| redirect.owner)
     }
 
-    /// Returns the request that has the fetches: this one, or that to the owner that has named this node.
-    pub(super) fn of_fetches(&self, own: (LinkId, PullId)) -> (LinkId, PullId) {
-        self.redirect.as_ref().map_or(own, |redirect| (redirect.owner, redirect.request))
+    /// Returns the request that has the fetches: this one, or that to the owner that has named this node, as long as there is a link to it.
+    pub(in crate::protocol) fn of_fetches(&self, own: (LinkId, PullId)) -> (LinkId, PullId) {
+        let redirect = self.redirect.as_ref().filter(|_| self.search.is_none());
+        redirect.map_or(own, |redirect| (redirect.owner, redirect.request))
     }
 
     /// Whether the owner may answer it by REDIRECT.

@@ -6,7 +6,7 @@
 //! - `deltas`: versions that come as deltas of ones that are kept here.
 //! - `kept`: takes room from versions that are kept for other nodes alone.
 //! - `pool_waiters`: gives freed room to those who wait for it, and takes it from versions that are kept.
-//! - `redirects`: versions that come from other nodes than their owner.
+//! - `redirects`: versions that come from other nodes than their owner. `orphans`: those whose owner's link has ended.
 //! - `gather`: fetches ranges of several versions together, and answers such a request.
 
 mod arrivals;
@@ -14,6 +14,7 @@ mod deltas;
 mod fetch;
 mod gather;
 mod kept;
+mod orphans;
 mod pool_waiters;
 mod pull;
 mod redirects;

@@ -1,6 +1,6 @@
 //! Pulling, the receiver's side: send a request, grant a slot, wait for the write. Fetches of the same share a request.
 
-use super::redirects::Orphans;
+use super::orphans::Orphans;
 use crate::fabric::{Isolation, LinkId};
 use crate::memory::LocalSlice;
 use crate::op::{Destination, Failure, FailureCode, Otherwise};
@@ -289,9 +289,8 @@ impl Fetching<'_> {
         if let Some(held) = pull.take_held() {
             memory!(self).release(held.blob);
         }
-        let search = pull.search.take();
         if pull.redirect().is_some() {
-            let orphans = Orphans::of(&mut pull, search);
+            let orphans = Orphans::of(&mut pull, None);
             return orphans.into_iter().for_each(|o| self.named_node_failed(now, (link, id), o, &failure.text));
         }
         let (readers, next) = pull.take_readers();
@@ -299,7 +298,6 @@ impl Fetching<'_> {
             // When the peer comes back, the key may have another owner.
             self.keys.forget_location(&pull.key);
         }
-        let readers = self.stay_with_relay(search, readers);
         let text = format!("while key {:?} was being fetched, {}", pull.key, failure.text);
         let failure = Failure::new(failure.code, text);
         if let Some(memory) = pull.opened_memory() {

@@ -4,9 +4,10 @@
 //! The request to the owner waits meanwhile, and the owner holds the version for it. The requests to the other nodes have no fetches of
 //! their own.
 
+use super::orphans::Orphans;
 use crate::fabric::LinkId;
 use crate::memory::LocalSlice;
-use crate::op::{Failure, FailureCode};
+use crate::op::Failure;
 use crate::protocol::action::HostAction;
 use crate::protocol::events::NodeEvent;
 use crate::protocol::ids::{BlobId, PullId};
@@ -17,31 +18,14 @@ use crate::protocol::node::replies::Carried;
 use crate::protocol::relays::{Proof, Redirect, Search, SearchStage, relay_limit};
 use crate::protocol::rules::Broken;
 use crate::protocol::sessions::FetchStage;
-use crate::protocol::tenant::Tenant;
-use crate::protocol::transfers::{Held, OfLink, Pull, PullState, Readers};
-use crate::tensor::{Key, Name, Select, TensorMeta, Version};
+use crate::protocol::transfers::{Held, Pull, PullState, Readers};
+use crate::tensor::{Name, TensorMeta, Version};
 use crate::time::Time;
 use crate::wire::landing::Header;
 use crate::wire::message::{Body, MAX_SOURCES, NameRef, Role};
 use smallvec::smallvec;
 use std::num::NonZeroU64;
 use std::sync::Arc;
-
-/// What a request to a node has that an owner has named: if the link to the owner has ended, the fetches and their search.
-pub(super) struct Orphans {
-    redirect: Arc<Redirect>,
-    readers: Readers,
-    search: Option<Box<Search>>,
-    of: (Key, Tenant),
-}
-
-impl Orphans {
-    /// Takes them out of a request. `None`: it is another one.
-    pub(super) fn of(pull: &mut Pull, search: Option<Box<Search>>) -> Option<Orphans> {
-        let redirect = pull.redirect()?.clone();
-        Some(Orphans { redirect, readers: pull.take_readers().0, search, of: (pull.key.clone(), pull.domain) })
-    }
-}
 
 impl Fetching<'_> {
     /// Handles the message REDIRECT: other nodes have the version.
@@ -171,13 +155,6 @@ impl Fetching<'_> {
         }
     }
 
-    fn set_stage(&mut self, now: Time, (link, id): (LinkId, PullId), stage: SearchStage) {
-        self.transfers.change_search(link, id, |search| {
-            search.stage = stage;
-            search.begin_limit(now);
-        });
-    }
-
     /// Asks a node that the owner has named. Returns `false` if that is not possible.
     fn ask_node(&mut self, now: Time, (link, id): (LinkId, PullId), to: LinkId) -> bool {
         let Some(p) = self.transfers.pull(link, id) else { return false };
@@ -187,26 +164,6 @@ impl Fetching<'_> {
         self.set_stage(now, (link, id), SearchStage::Asked(to, named));
         pull_slots!(self).ask(now, to, named, None);
         true
-    }
-
-    /// Begins a request to a node that an owner has named, if that is possible.
-    fn begin_named(
-        &mut self,
-        now: Time,
-        to: LinkId,
-        (key, domain): (Key, Tenant),
-        redirect: Arc<Redirect>,
-    ) -> Option<PullId> {
-        let is_met = self.links.get(to).is_some_and(|l| l.unmet(self.config.require).is_none());
-        let under_way = self.transfers.of(to).map(OfLink::pulls);
-        let limit = self.config.max_requests_per_link;
-        let is_full = under_way.is_none_or(|pulls| pulls.len() >= limit || !pulls.has_short_room());
-        if !is_met || is_full || access!(self).vouched(to, domain).is_err() {
-            return None;
-        }
-        let select = Select::Exactly(redirect.version);
-        let pull = Pull::new(now, smallvec![], (key, select, None), domain, None, 0).asking(redirect);
-        self.transfers.begin_pull(to, pull)
     }
 
     /// Takes the version from its owner, because no other node has sent it.
@@ -226,6 +183,7 @@ impl Fetching<'_> {
                 self.ask_next(now, link, id);
             }
         }
+        self.go_on_with_orphans(now, node, true);
     }
 
     /// Handles a link that cannot be made: others are asked.
@@ -237,6 +195,7 @@ impl Fetching<'_> {
         for (link, id) in searches {
             self.ask_next(now, link, id);
         }
+        self.go_on_with_orphans(now, node, false);
     }
 
     fn connecting_to(&self, node: &Name) -> Vec<(LinkId, PullId)> {
@@ -278,7 +237,8 @@ impl Fetching<'_> {
     fn is_alive(&mut self, now: Time, (link, id): (LinkId, PullId), (to, pull): (LinkId, PullId)) -> bool {
         let Some(signs) = self.links.get(to).map(Link::heard) else { return false };
         // A message of a node that writes something else may be behind that.
-        let len = self.transfers.pull(link, id).and_then(Pull::version_bytes).unwrap_or(0);
+        let redirect = self.transfers.pull(to, pull).and_then(Pull::redirect);
+        let len = redirect.map_or(0, |redirect| redirect.meta.len_bytes());
         let limit = relay_limit(len, self.config.fan_out);
         let is_written = self.transfers.is_written_by(to, pull).then_some(limit);
         let look = |search: &mut Search| search.look(now, signs, is_written);
@@ -302,64 +262,6 @@ impl Fetching<'_> {
     pub(super) fn named_node_in_vain(&mut self, now: Time, orphans: &Orphans, failure: &Failure) {
         self.fail_readers(&orphans.readers, failure);
         self.ask_owner(now, orphans.redirect.owner, orphans.redirect.request);
-    }
-
-    /// Takes the fetches and the search out of a request to a node that an owner has named. `None`: it is another one.
-    pub(super) fn take_orphans(&mut self, link: LinkId, id: PullId) -> Option<Orphans> {
-        self.transfers.pull(link, id)?.redirect()?;
-        let search = self.transfers.end_search(link, id);
-        Orphans::of(self.transfers.pull_mut(link, id)?, search)
-    }
-
-    /// Asks the next node for fetches whose owner's link has ended. A node to which there is no link by then is left out.
-    fn ask_without_owner(&mut self, now: Time, orphans: Option<Orphans>, why: &str) {
-        let Some(Orphans { redirect, mut readers, search, of }) = orphans else { return };
-        readers.retain(|op| self.sessions.op(*op).is_some());
-        if let Some(mut search) = search.filter(|_| !readers.is_empty()) {
-            while let Some(node) = search.next_source(now, &self.config.name) {
-                let Some(to) = self.links.reach(&node, self.actions) else { continue };
-                if let Some(named) = self.begin_named(now, to, of.clone(), redirect.clone()) {
-                    self.let_wait(to, named, readers, search);
-                    self.set_stage(now, (to, named), SearchStage::Asked(to, named));
-                    return pull_slots!(self).ask(now, to, named, None);
-                }
-            }
-        }
-        let owner = &redirect.owner_name;
-        let text =
-            format!("the link to node {owner:?} was lost, and a node to which that has sent this one failed: {why}");
-        self.fail_readers(&readers, &Failure::new(FailureCode::PeerLost, text));
-    }
-
-    /// Lets fetches whose owner's link has ended wait for the node that sends them the version: its digest is known here. If it fails, the
-    /// next one is asked. Returns the fetches for which there is none.
-    pub(super) fn stay_with_relay(&mut self, search: Option<Box<Search>>, readers: Readers) -> Readers {
-        let asked = search.as_ref().and_then(|search| search.asked());
-        let Some((mut search, (to, named))) = search.zip(asked) else { return readers };
-        let orphans: Readers = readers.into_iter().filter(|op| self.sessions.op(*op).is_some()).collect();
-        let deadline = orphans.iter().filter_map(|op| self.sessions.op(*op)).map(|op| op.deadline).max();
-        let Some(deadline) = deadline.filter(|_| self.transfers.pull(to, named).is_some()) else {
-            pull_slots!(self).cancel_named(to, named);
-            return orphans;
-        };
-        search.lose_owner(deadline);
-        for node in search.others() {
-            // So that there is a link once the node is needed.
-            self.links.reach(node, self.actions);
-        }
-        self.let_wait(to, named, orphans, search);
-        smallvec![]
-    }
-
-    /// Lets fetches wait for a request to a node that an owner has named, which has their search from here on.
-    fn let_wait(&mut self, to: LinkId, named: PullId, readers: Readers, search: Box<Search>) {
-        for op in &readers {
-            self.sessions.set_fetch_stage(*op, FetchStage::Pulling(to, named));
-        }
-        if let Some(p) = self.transfers.pull_mut(to, named) {
-            p.add_readers(readers);
-        }
-        self.transfers.move_search(to, named, search);
     }
 
     /// Lets a node that is asked take as long as it takes until there is room here.

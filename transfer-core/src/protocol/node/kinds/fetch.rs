@@ -26,6 +26,9 @@ impl Kind for FetchOp {
                     None => "the directory to say who owns the key: nobody has published it yet".to_owned(),
                 }
             }
+            FetchStage::Connecting(node) if state.transfers.is_searched_at(&op.key, node) => {
+                of_named_node(state, Some(&SearchStage::Connecting(node.clone())))
+            }
             FetchStage::Connecting(node) => format!("a link to node {node:?}, which owns the key"),
             FetchStage::Copying(_) => "a copy out of another tenant's memory or from disk, or room for it".to_owned(),
             FetchStage::Closing(link, _) => {
@@ -89,6 +92,12 @@ impl Kind for FetchOp {
                     None => failure(FailureCode::UnknownKey, format!("nobody published key {key:?} within {after:?}")),
                 }
             }
+            FetchStage::Connecting(node) if at.state.transfers.is_searched_at(key, node) => failure(
+                FailureCode::PeerLost,
+                format!(
+                    "the link to the owner of key {key:?} was lost, and none to node {node:?}, to which that has sent this one, came up within {after:?}"
+                ),
+            ),
             FetchStage::Connecting(node) => failure(
                 FailureCode::PeerUnreachable,
                 format!("key {key:?} is owned by node {node:?}, to which no link came up within {after:?}"),

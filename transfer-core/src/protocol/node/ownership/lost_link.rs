@@ -67,7 +67,8 @@ impl Ownership<'_> {
         let Some(Lost { peer, in_flight, unsent: waiting }) = self.links.down(link) else { return };
         // The link is drained: no write of the peer can still arrive, and no write of this side still reads its memory.
         let (slots, flows_in) = self.landing.link_down(link);
-        let transfers = self.transfers.link_down(link);
+        let mut transfers = self.transfers.link_down(link);
+        fetching!(self).searches_lost(now, &mut transfers, &reason.to_string());
         let unsent = unsent(&waiting);
         calls!(self).calls_lost(link);
         self.pings_lost(link, &reason.to_string());

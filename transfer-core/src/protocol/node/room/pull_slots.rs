@@ -34,7 +34,7 @@ impl PullSlots<'_> {
         let (gathered, redirect, direct) = (p.gathered.clone(), p.redirect().cloned(), p.is_direct);
         let (metadata_id, held) = (p.described.as_ref().map_or(0, |(id, _)| *id), p.identity());
         // One to a node that the owner has named is for the fetches of the request to the owner.
-        let of = redirect.as_ref().map_or((link, pull), |redirect| (redirect.owner, redirect.request));
+        let of = p.of_fetches((link, pull));
         let readers = self.transfers.pull(of.0, of.1).map_or(&[][..], Pull::readers);
         let first = readers.iter().find_map(|op| self.sessions.op(*op));
         let trace = first.and_then(|op| access!(self).trace_of(op));
