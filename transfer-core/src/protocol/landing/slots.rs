@@ -170,6 +170,13 @@ impl Landing {
         self.links.get(&link).map(|l| &l.slots)
     }
 
+    /// Returns how many bytes the peer may be writing at this moment: those of all slots that it was told of. `None`: it has none.
+    pub(crate) fn written_bytes(&self, link: LinkId) -> Option<u64> {
+        let slots = self.links.get(&link).into_iter().flat_map(|l| l.slots.iter());
+        let open = slots.filter(|(_, slot)| matches!(slot.state, SlotState::Granted(_)));
+        open.map(|(_, slot)| slot.capacity).reduce(u64::saturating_add)
+    }
+
     /// Returns what the peer is told of an open slot.
     pub(crate) fn grant_of(&self, link: LinkId, id: SlotId) -> Option<SlotGrant> {
         self.links.get(&link)?.grant_of(id)

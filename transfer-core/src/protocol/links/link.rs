@@ -7,6 +7,7 @@ use super::{Links, Outbox};
 use crate::fabric::{Capabilities, FabricKind, LinkId};
 use crate::op::{Failure, FailureCode};
 use crate::protocol::control::PeerInfo;
+use crate::protocol::ids::BlobId;
 use crate::protocol::meters::PathId;
 use crate::protocol::slab::Slab;
 use crate::protocol::snapshot::Carried;
@@ -90,6 +91,11 @@ impl Link {
     /// Returns how many writes are posted and have not completed.
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight.len()
+    }
+
+    /// Returns the versions that are being written to the peer.
+    pub(crate) fn written(&self) -> impl Iterator<Item = BlobId> {
+        self.in_flight.iter().map(|(_, flight)| flight.blob)
     }
 
     /// Returns what the link has carried to the peer, and what it has carried from the peer.

@@ -1,12 +1,16 @@
 //! Tests of versions that spread through their readers: which time nodes and fetches have, and which nodes are blamed.
 
-use super::pair::name;
-use super::solo::{LINK, Solo};
-use super::spreading::{FAR_NAME, LEN, OTHER, OTHER_NAME, THIRD, describe, fetch_for, last, redirect};
-use super::spreading_ends::{answers, is_given_up, patience, searcher};
-use crate::op::{Failure, FailureCode};
+use super::pair::{bytes, key, name};
+use super::solo::{LINK, OURS, Solo};
+use super::spreading::{
+    DIGEST, FAR_NAME, FETCH_TIMEOUT, LEN, OTHER, OTHER_NAME, THIRD, describe, fetch_for, land, last, redirect,
+};
+use super::spreading_ends::{answers, fetch_of, is_given_up, patience, searcher};
+use crate::memory::{RemoteKey, RemoteSlice};
+use crate::op::{Command, Failure, FailureCode, Push};
 use crate::tensor::{Select, Version};
-use crate::wire::message::{Body, Role};
+use crate::wire::landing::{HEADER_BYTES, SlotGrant, SlotNumber};
+use crate::wire::message::{Body, NameRef, Role};
 use std::time::Duration;
 
 /// Returns how many nodes were asked.
@@ -91,4 +95,68 @@ fn node_that_stops_behind_its_slot_is_blamed_though_the_fetch_has_no_more_time()
         solo.grant();
         assert_eq!((last(&solo), &solo.ended), ("TENSOR_RE_REQUEST", &None));
     }
+}
+
+// Promise: spreading, seen to fail
+#[test]
+fn node_may_be_silent_while_it_is_written_to() {
+    let mut solo = searcher(FETCH_TIMEOUT);
+    let op = solo.op();
+    solo.command(op, Command::Push(Push::new(key("mine"), bytes(8), 0)));
+    solo.answer();
+    solo.at = OTHER;
+    let mine = NameRef { id: 6, generation: 0 };
+    solo.hear(Role::Pull, 0, Body::Name { name: mine, text: name("mine") });
+    let remote = RemoteSlice::new(0, LEN + HEADER_BYTES, RemoteKey(99));
+    let slot = SlotGrant { number: SlotNumber::new(3, 1), capacity: LEN, remote, body: Vec::new() };
+    let body = Body::TensorRequest {
+        key: mine,
+        select: Select::Latest,
+        metadata_id: 0,
+        tenant: OURS,
+        excerpt: None,
+        slot: None,
+        held: None,
+        direct: false,
+        trace: None,
+    };
+    solo.hear(Role::Pull, 7, body);
+    solo.hear(Role::Pull, 7, Body::TensorReRequest { slot });
+    assert_eq!(solo.writes.len(), 1);
+    redirect(&mut solo, [OTHER_NAME; 3]);
+    let step = Duration::from_millis(50);
+    assert_eq!(patience(&mut solo, 180, step, |_| {}), 180 * step, "the question may be behind the write");
+    solo.at = OTHER;
+    solo.placed();
+    assert!(patience(&mut solo, 30, step, |_| {}) < 30 * step, "it has stopped");
+    assert_eq!(solo.ended, None);
+}
+
+// Promise: spreading, seen to fail
+#[test]
+fn node_may_be_silent_while_it_has_a_slot_that_went_along() {
+    let mut solo = searcher(FETCH_TIMEOUT);
+    // It is also an owner, whose key was fetched before.
+    fetch_of(&mut solo, "q", "other");
+    describe(&mut solo, OTHER, "TENSOR_REQUEST", LEN);
+    solo.grant();
+    land(&mut solo, OTHER, "TENSOR_REQUEST", false);
+    fetch_of(&mut solo, "q", "other");
+    solo.grant();
+    let Body::TensorRequest { slot: Some(_), .. } = solo.last("TENSOR_REQUEST").body else { panic!() };
+    redirect_first(&mut solo);
+    let step = Duration::from_millis(50);
+    assert_eq!(patience(&mut solo, 180, step, |_| {}), 180 * step, "the answer may be behind the write");
+    assert!(patience(&mut solo, 40, step, |_| {}) < 40 * step, "it has stopped");
+    assert_eq!(solo.ended, None);
+}
+
+/// Answers the first request to the owner by the name of the other node.
+fn redirect_first(solo: &mut Solo) {
+    let asked = solo.sent.iter().find(|message| message.body.name() == "TENSOR_REQUEST").unwrap();
+    let (index, meta) = (asked.index, bytes(LEN));
+    let (version, identity) = (Version(1), super::spreading::identity(4));
+    let body = Body::Redirect { version, identity, metadata_id: 1, digest: DIGEST, sources: [OTHER_NAME; 3], meta };
+    solo.at = LINK;
+    solo.hear(Role::Pull, index, body);
 }

@@ -270,14 +270,6 @@ impl Transfers {
         pull.redirect().map(|_| pull.of_fetches((to, named)))
     }
 
-    /// Whether a peer has a slot for a version that it has described, for another request than this one: then it is writing.
-    pub(super) fn is_written_by(&self, link: LinkId, but: PullId) -> bool {
-        let is_written = |(id, pull): (PullId, &Pull)| {
-            id != but && pull.state == PullState::Asked && pull.slot.is_some() && pull.coming.is_some()
-        };
-        self.links.get(&link).is_some_and(|l| l.pulls.iter().any(is_written))
-    }
-
     /// Whether each request of this node that may bring a publication waits for room here.
     pub(super) fn waits_for_room(&self, of: &Spreading, version: Version, identity: NonZeroU64) -> bool {
         let Some(l) = self.links.get(&of.0) else { return false };

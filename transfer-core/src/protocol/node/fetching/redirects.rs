@@ -12,7 +12,6 @@ use crate::protocol::action::HostAction;
 use crate::protocol::events::NodeEvent;
 use crate::protocol::ids::{BlobId, PullId};
 use crate::protocol::keys::Blob;
-use crate::protocol::links::Link;
 use crate::protocol::node::flows::Fetching;
 use crate::protocol::node::replies::Carried;
 use crate::protocol::relays::{Proof, Redirect, Search, SearchStage, relay_limit};
@@ -235,12 +234,14 @@ impl Fetching<'_> {
 
     /// Whether a node that is asked has shown a sign of life since the last look. It is asked for the next one.
     fn is_alive(&mut self, now: Time, (link, id): (LinkId, PullId), (to, pull): (LinkId, PullId)) -> bool {
-        let Some(signs) = self.links.get(to).map(Link::heard) else { return false };
-        // A message of a node that writes something else may be behind that.
-        let redirect = self.transfers.pull(to, pull).and_then(Pull::redirect);
-        let len = redirect.map_or(0, |redirect| redirect.meta.len_bytes());
-        let limit = relay_limit(len, self.config.fan_out);
-        let is_written = self.transfers.is_written_by(to, pull).then_some(limit);
+        let Some(l) = self.links.get(to) else { return false };
+        let signs = l.heard();
+        // A message may be behind what is being written, and the question for it behind what is being written there.
+        let len = |blob| self.keys.blob(blob).map_or(0, |b| b.meta.len_bytes());
+        let there = l.written().map(len).reduce(u64::saturating_add);
+        let here = self.landing.written_bytes(to);
+        let fan_out = self.config.fan_out;
+        let is_written = there.into_iter().chain(here).reduce(u64::saturating_add).map(|len| relay_limit(len, fan_out));
         let look = |search: &mut Search| search.look(now, signs, is_written);
         let is_alive = self.transfers.change_search(link, id, look).unwrap_or(false);
         if is_alive {
