@@ -133,6 +133,8 @@ pub(super) struct Search {
     shown_at: Time,
     /// When it got its slot.
     sends_since: Option<Time>,
+    /// The requests to the owner that take the same publication from it by themselves.
+    pub(super) aside: Vec<PullId>,
 }
 
 impl Search {
@@ -151,6 +153,7 @@ impl Search {
             signs: None,
             shown_at: now,
             sends_since: None,
+            aside: Vec::new(),
         };
         search.until = search.half_way(now, deadline);
         search

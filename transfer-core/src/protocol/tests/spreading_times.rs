@@ -3,7 +3,8 @@
 use super::pair::{bytes, key, name};
 use super::solo::{LINK, OURS, Solo};
 use super::spreading::{
-    DIGEST, FAR_NAME, FETCH_TIMEOUT, LEN, OTHER, OTHER_NAME, THIRD, describe, fetch_for, land, last, redirect,
+    DIGEST, FAR_NAME, FETCH_TIMEOUT, LEN, OTHER, OTHER_NAME, THIRD, describe, fetch_for, has_fetched, land, last,
+    proves, reader, redirect,
 };
 use super::spreading_ends::{answers, fetch_of, is_given_up, patience, searcher};
 use crate::memory::{RemoteKey, RemoteSlice};
@@ -159,4 +160,39 @@ fn redirect_first(solo: &mut Solo) {
     let body = Body::Redirect { version, identity, metadata_id: 1, digest: DIGEST, sources: [OTHER_NAME; 3], meta };
     solo.at = LINK;
     solo.hear(Role::Pull, index, body);
+}
+
+// Promise: spreading, seen to fail
+#[test]
+fn version_of_another_node_is_also_for_a_fetch_that_takes_it_from_the_owner() {
+    for has_room in [true, false] {
+        let mut solo = reader();
+        let first = redirect(&mut solo, [OTHER_NAME; 3]);
+        describe(&mut solo, OTHER, "RELAY_REQUEST", LEN);
+        solo.grant();
+        if !has_room {
+            solo.fill_pool();
+        }
+        fetch_for(&mut solo, Select::AtLeast(Version(1)), Duration::from_secs(8));
+        solo.at = LINK;
+        solo.grant();
+        let own = redirect(&mut solo, [OTHER_NAME; 3]);
+        solo.revoke();
+        solo.grant();
+        assert_eq!(last(&solo) == "TENSOR_RE_REQUEST", has_room);
+        // Another one has come since, and asks for what is here.
+        fetch_for(&mut solo, Select::AtLeast(Version(1)), Duration::from_secs(9));
+        land(&mut solo, OTHER, "RELAY_REQUEST", true);
+        proves(&mut solo, DIGEST);
+        assert_eq!(has_fetched(&solo), 2, "where there is room: {has_room}");
+        let taken = solo.sent.iter().filter(|message| message.body.name() == "TAKEN").map(|message| message.index);
+        assert_eq!(taken.collect::<Vec<_>>(), [first, own]);
+        let Body::TensorRequest { held, .. } = solo.last("TENSOR_REQUEST").body else { unreachable!() };
+        assert_eq!(held, Some(super::spreading::identity(4)));
+        solo.at = LINK;
+        for index in [first, own] {
+            solo.hear(Role::Pull, index, Body::Cancelled);
+        }
+        assert_eq!(solo.ended, None);
+    }
 }

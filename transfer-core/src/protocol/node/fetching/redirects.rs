@@ -74,7 +74,7 @@ impl Fetching<'_> {
             (_, None) => self.join_search(link, id, None),
             (Some(first), Some(deadline)) => {
                 match self.transfers.search_mut(link, first).map(|search| search.admits(now, deadline)) {
-                    Some(false) => return self.take_by_itself(now, link, id, (version, described)),
+                    Some(false) => return self.take_by_itself(now, link, (id, first), (version, described)),
                     _ => self.join_search(link, id, before),
                 }
             }
@@ -101,9 +101,12 @@ impl Fetching<'_> {
         &mut self,
         now: Time,
         link: LinkId,
-        id: PullId,
+        (id, first): (PullId, PullId),
         (version, described): (Version, (u32, TensorMeta)),
     ) {
+        if let Some(search) = self.transfers.search_mut(link, first) {
+            search.aside.push(id);
+        }
         let Some(p) = self.transfers.pull_mut(link, id) else { return };
         (p.described, p.coming, p.is_conditional) = (Some(described), Some(version), false);
         self.seek_room(now, link, id);
@@ -274,20 +277,31 @@ impl Fetching<'_> {
         }
     }
 
-    /// Answers the fetches of a request whose version was searched for at other nodes, and is here. The caller has a reference to it.
+    /// Answers the fetches of a request whose version was searched for at other nodes, and is here, and of those that take it from the owner by
+    /// themselves. The caller has a reference to it.
     pub(super) fn came_elsewhere(
         &mut self,
         now: Time,
         (link, id): (LinkId, PullId),
         held: Held,
-        carried: Option<Carried>,
+        mut carried: Option<Carried>,
     ) {
-        let Some(p) = self.transfers.pull_mut(link, id) else { return };
-        let (readers, _) = p.take_readers();
-        // What the answer says of the request.
-        let asked = Pull::new(p.asked, smallvec![], (p.key.clone(), p.select, None), p.domain, None, 0);
-        pull_slots!(self).taken(link, id);
-        self.hand_out(now, link, &asked, readers, held.blob, carried);
+        let aside = self.transfers.search_mut(link, id).map(|search| std::mem::take(&mut search.aside));
+        for id in std::iter::once(id).chain(aside.unwrap_or_default()) {
+            let Some(p) = self.transfers.pull_mut(link, id) else { continue };
+            if p.state == PullState::Cancelling {
+                continue;
+            }
+            let (readers, next) = p.take_readers();
+            let wanted = p.wanted();
+            // What the answer says of the request.
+            let asked = Pull::new(p.asked, smallvec![], (p.key.clone(), p.select, None), p.domain, None, 0);
+            pull_slots!(self).taken(link, id);
+            self.hand_out(now, link, &asked, readers, held.blob, carried.take());
+            if !next.is_empty() && self.keys.hold(held.blob).is_some() {
+                self.begin_pull(now, link, next, wanted, None, Some(held));
+            }
+        }
     }
 
     /// Compares a version that has landed, and did not come from its owner, with the owner's digest. Its slot is closed.

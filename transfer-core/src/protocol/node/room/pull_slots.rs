@@ -152,7 +152,7 @@ impl PullSlots<'_> {
         let held = self.transfers.take_held(link, id);
         self.stop_search(link, id);
         self.transfers.close_pull(link, id);
-        self.stop_pull(link, id);
+        self.stop_pull(link, id, Body::Cancel);
         held
     }
 
@@ -168,20 +168,18 @@ impl PullSlots<'_> {
     /// Gives up a request to a node that an owner has named. It holds no version.
     pub(in crate::protocol::node) fn cancel_named(&mut self, to: LinkId, named: PullId) {
         self.transfers.close_pull(to, named);
-        self.stop_pull(to, named);
+        self.stop_pull(to, named, Body::Cancel);
     }
 
     /// Tells the owner that a version has come from another node, and ends the request for it.
     pub(in crate::protocol::node) fn taken(&mut self, link: LinkId, id: PullId) {
         self.stop_search(link, id);
         self.transfers.close_pull(link, id);
-        let latest = self.common.latest;
-        let Some(p) = self.transfers.pull_mut(link, id) else { return };
-        (p.asked, p.state) = (latest, PullState::Cancelling);
-        sending!(self).send(link, Role::Pull, id.short(), Body::Taken);
+        self.stop_pull(link, id, Body::Taken);
     }
 
-    fn stop_pull(&mut self, link: LinkId, id: PullId) {
+    /// Ends a request. `told` says to a peer that knows it why.
+    fn stop_pull(&mut self, link: LinkId, id: PullId, told: Body) {
         let latest = self.common.latest;
         let Some(p) = self.transfers.pull_mut(link, id) else { return };
         p.asked = latest;
@@ -209,7 +207,7 @@ impl PullSlots<'_> {
                         room!(self).drop_slot(link, slot);
                     }
                 }
-                sending!(self).send(link, Role::Pull, id.short(), Body::Cancel);
+                sending!(self).send(link, Role::Pull, id.short(), told);
                 self.landing.serve_later(domain);
             }
             // What is made is freed once it is made.
