@@ -97,6 +97,12 @@ pub(super) fn not_here(node: &Name, key: &Key) -> Failure {
     Failure::new(FailureCode::VersionGone, text)
 }
 
+/// Why a node does not send a version of another one that it cannot get itself.
+pub(super) fn no_room(node: &Name, key: &Key) -> Failure {
+    let text = format!("node {node:?} has no room for this version of key {key:?}, which its owner has sent to it");
+    Failure::new(FailureCode::PoolFull, text)
+}
+
 /// Where a search has got to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum SearchStage {

@@ -390,6 +390,25 @@ fn request_waits_only_for_a_version_that_may_come() {
     assert_eq!((last(&solo), solo.sent.last().unwrap().index), ("ERROR_STATUS", 4), "nobody waits for it any more");
 }
 
+// Promise: spreading, seen to fail
+#[test]
+fn node_that_had_no_room_once_is_waited_for() {
+    let mut solo = reader();
+    solo.fill_pool();
+    describe(&mut solo, LINK, "TENSOR_REQUEST", LEN);
+    relay(&mut solo, 3, 1);
+    solo.hear(Role::Counter, 3, Body::Ping);
+    solo.free_pool();
+    solo.wait(Duration::ZERO);
+    solo.hear(Role::Counter, 3, Body::Ping);
+    assert!(solo.has_to_grant());
+    assert_eq!((last(&solo), &solo.ended), ("PONG", &None));
+    solo.at = LINK;
+    solo.grant();
+    land(&mut solo, LINK, "TENSOR_REQUEST", true);
+    assert_eq!((last(&solo), solo.sent.last().unwrap().index), ("META_DATA_UPDATE", 3));
+}
+
 /// A node that has a version, for which the other one has not granted a slot.
 fn sends_on() -> Solo {
     let mut solo = reader();
@@ -432,9 +451,15 @@ fn node_without_room_for_a_version_is_waited_for_no_longer() {
         relay(&mut solo, 3, 1);
         assert_ne!(last(&solo), "ERROR_STATUS", "room may come at once");
         solo.hear(Role::Counter, 3, Body::Ping);
+        assert_eq!(last(&solo), "PONG", "room may come until the next look");
+        solo.hear(Role::Counter, 3, Body::Ping);
         let sent: Vec<_> = solo.sent.iter().filter(|m| m.index == 3).map(|m| (m.role, m.body.name())).collect();
-        let expected = [(Role::Counter, "PONG"), (Role::Pull, "ERROR_STATUS")];
-        assert_eq!(sent, expected[..1 + usize::from(!has_room)]);
+        let expected = [(Role::Counter, "PONG"), (Role::Counter, "PONG"), (Role::Pull, "ERROR_STATUS")];
+        assert_eq!(sent, expected[..2 + usize::from(!has_room)]);
+        if !has_room {
+            let Body::ErrorStatus(failure) = &solo.last("ERROR_STATUS").body else { unreachable!() };
+            assert_eq!(failure.code, FailureCode::PoolFull, "it has not failed");
+        }
         // A sign of life that is asked for by nobody.
         solo.hear(Role::Counter, 4, Body::Ping);
         assert_eq!((last(&solo), &solo.ended), ("PONG", &None));

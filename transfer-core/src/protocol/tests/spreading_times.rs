@@ -100,6 +100,18 @@ fn node_that_stops_behind_its_slot_is_blamed_though_the_fetch_has_no_more_time()
 
 // Promise: spreading, seen to fail
 #[test]
+fn node_without_room_is_not_blamed() {
+    for (code, is_blamed) in [(FailureCode::PoolFull, false), (FailureCode::VersionGone, true)] {
+        let mut solo = reader();
+        solo.link_to(THIRD, "far");
+        redirect(&mut solo, [OTHER_NAME, FAR_NAME, FAR_NAME]);
+        fails(&mut solo, code);
+        assert_eq!((asked(&solo), is_given_up(&solo), &solo.ended), (2, is_blamed, &None));
+    }
+}
+
+// Promise: spreading, seen to fail
+#[test]
 fn node_may_be_silent_while_it_is_written_to() {
     let mut solo = searcher(FETCH_TIMEOUT);
     let op = solo.op();

@@ -64,6 +64,8 @@ pub(super) struct Transfers {
     awaiting_links: Vec<Pull>,
     /// When the node that such a request has got to is given up.
     stalling: BTreeSet<(Time, LinkId, PullId)>,
+    /// The requests of this node to owners for which requests of peers wait, by key. Some of them may have ended.
+    awaited: HashMap<Spreading, BTreeSet<PullId>>,
     /// Keys for which requests of peers wait, and for which a request of this node has ended.
     awaited_ended: Vec<Spreading>,
     /// Requests of peers for versions of other nodes that hold the version, and whose peer has granted no slot.
@@ -235,12 +237,19 @@ impl Transfers {
                 pull.is_awaited = true;
             }
         }
-        !found.is_empty()
+        let is_awaited = !found.is_empty();
+        if is_awaited {
+            self.awaited.entry(of.clone()).or_default().extend(found);
+        }
+        is_awaited
     }
 
     /// Takes a key for which requests of peers wait, and for which a request of this node has ended.
     pub(super) fn take_awaited_ended(&mut self) -> Option<Spreading> {
-        self.awaited_ended.pop()
+        let of = self.awaited_ended.pop()?;
+        // Those that are still awaited are found again.
+        self.awaited.remove(&of);
+        Some(of)
     }
 
     /// Begins to search for a version at the nodes that its owner has named in its answer to a request, for so many fetches. Returns
@@ -270,14 +279,16 @@ impl Transfers {
         pull.redirect().map(|_| pull.of_fetches((to, named)))
     }
 
-    /// Whether each request of this node that may bring a publication waits for room here.
+    /// Whether requests of peers wait for a publication, and each request of this node for which they do waits for room here.
     pub(super) fn waits_for_room(&self, of: &Spreading, version: Version, identity: NonZeroU64) -> bool {
-        let Some(l) = self.links.get(&of.0) else { return false };
-        let bringing = l.pulls.iter().filter(|(_, pull)| pull.may_bring(of, version, identity));
-        bringing.map(|(_, pull)| pull).all(|pull| match pull.search.as_ref().and_then(|search| search.asked()) {
-            Some((to, named)) => self.pull(to, named).is_some_and(Pull::wants_room),
-            None => pull.wants_room(),
-        })
+        let awaited = self.awaited.get(of).into_iter().flatten().filter_map(|id| self.pull(of.0, *id));
+        let mut bringing = awaited.filter(|pull| pull.may_bring(of, version, identity)).peekable();
+        let is_one = bringing.peek().is_some();
+        is_one
+            && bringing.all(|pull| match pull.search.as_ref().and_then(|search| search.asked()) {
+                Some((to, named)) => self.pull(to, named).is_some_and(Pull::wants_room),
+                None => pull.wants_room(),
+            })
     }
 
     /// Returns the search of a request, mutably.

@@ -80,6 +80,8 @@ pub(crate) struct Relayed {
     pub(crate) deltas_follow: bool,
     /// It was here, and its room was needed while the peer had none.
     pub(crate) is_given_up: bool,
+    /// There was no room for it here when the peer last asked for a sign of life.
+    is_full: bool,
 }
 
 /// How far the part that is asked for is cut out of its version, if that is done before it is sent.
@@ -138,7 +140,7 @@ impl Serve {
 
     /// Makes it a request for this publication of another node.
     pub(crate) fn relaying(self, of: Spreading, version: Version, identity: NonZeroU64) -> Serve {
-        let relayed = Relayed { of, version, identity, deltas_follow: false, is_given_up: false };
+        let relayed = Relayed { of, version, identity, deltas_follow: false, is_given_up: false, is_full: false };
         Serve { spreading: Spread::Relay(Box::new(relayed)), ..self }
     }
 
@@ -155,6 +157,13 @@ impl Serve {
         if let Spread::Relay(relayed) = &mut self.spreading {
             relayed.deltas_follow = follow;
         }
+    }
+
+    /// Notes whether there is room here for the publication of another node that it is for. Returns whether there is none, as when this was
+    /// noted before.
+    pub(crate) fn is_full_again(&mut self, is_full: bool) -> bool {
+        let Spread::Relay(relayed) = &mut self.spreading else { return false };
+        std::mem::replace(&mut relayed.is_full, is_full) && is_full
     }
 
     /// Takes the version of another node out of a request that waits for a slot. The peer is told once it grants one.

@@ -4,7 +4,7 @@ use crate::fabric::LinkId;
 use crate::protocol::ids::BlobId;
 use crate::protocol::keys::Fan;
 use crate::protocol::node::flows::Answering;
-use crate::protocol::relays::{Spreading, not_here};
+use crate::protocol::relays::{Spreading, no_room, not_here};
 use crate::protocol::transfers::{Held, Serve};
 use crate::tensor::{Key, Version};
 use crate::time::Time;
@@ -103,14 +103,17 @@ impl Answering<'_> {
         }
     }
 
-    /// Answers a peer that has asked for a version of another node here, and for a sign of life. If no room is left here for that version, the
-    /// peer had better ask elsewhere.
+    /// Answers a peer that has asked for a version of another node here, and for a sign of life. If no room was left here for that version when
+    /// it did so before, and none is, the peer had better ask elsewhere.
     pub(in crate::protocol::node) fn sign_of_life(&mut self, now: Time, link: LinkId, index: u32) {
         sending!(self).send(link, Role::Counter, index, Body::Pong);
         let waiting = self.transfers.serve(link, index).filter(|serve| !serve.is_published()).and_then(Serve::relays);
-        if waiting.is_some_and(|relayed| self.transfers.waits_for_room(&relayed.of, relayed.version, relayed.identity))
-        {
-            self.not_relayed(now, link, index);
+        let is_full = waiting
+            .is_some_and(|relayed| self.transfers.waits_for_room(&relayed.of, relayed.version, relayed.identity));
+        let Some(serve) = self.transfers.serve_mut(link, index) else { return };
+        if serve.is_full_again(is_full) {
+            let failure = no_room(&self.config.name, serve.key());
+            self.end_serve(now, link, index, failure);
         }
     }
 

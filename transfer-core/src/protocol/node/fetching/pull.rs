@@ -244,7 +244,7 @@ impl Fetching<'_> {
         let orphans = self.take_orphans(link, id);
         let Some(mut p) = self.end_without_bytes(link, id) else { return };
         if let Some(orphans) = orphans {
-            return self.named_node_failed(now, (link, id), orphans, &failure.text);
+            return self.named_node_failed(now, (link, id), orphans, &failure);
         }
         let (readers, next) = p.take_readers();
         // Where the other keys are, the directory's answer about one of them does not tell.
@@ -291,7 +291,7 @@ impl Fetching<'_> {
         }
         if pull.redirect().is_some() {
             let orphans = Orphans::of(&mut pull, None);
-            return orphans.into_iter().for_each(|o| self.named_node_failed(now, (link, id), o, &failure.text));
+            return orphans.into_iter().for_each(|o| self.named_node_failed(now, (link, id), o, failure));
         }
         let (readers, next) = pull.take_readers();
         if !readers.is_empty() {

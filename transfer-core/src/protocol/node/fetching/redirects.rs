@@ -7,7 +7,7 @@
 use super::orphans::Orphans;
 use crate::fabric::LinkId;
 use crate::memory::LocalSlice;
-use crate::op::Failure;
+use crate::op::{Failure, FailureCode};
 use crate::protocol::action::HostAction;
 use crate::protocol::events::NodeEvent;
 use crate::protocol::ids::{BlobId, PullId};
@@ -254,12 +254,22 @@ impl Fetching<'_> {
     }
 
     /// Handles the end of a request to a node that the owner has named: the version does not come from there.
-    pub(super) fn named_node_failed(&mut self, now: Time, (to, pull): (LinkId, PullId), orphans: Orphans, why: &str) {
+    pub(super) fn named_node_failed(
+        &mut self,
+        now: Time,
+        (to, pull): (LinkId, PullId),
+        orphans: Orphans,
+        failure: &Failure,
+    ) {
         let (link, id) = (orphans.redirect.owner, orphans.redirect.request);
-        if self.transfers.search_mut(link, id).is_some_and(|search| search.asked() == Some((to, pull))) {
-            return self.source_failed(now, link, id);
+        if self.transfers.search_mut(link, id).is_none_or(|search| search.asked() != Some((to, pull))) {
+            return self.ask_without_owner(now, Some(orphans), &failure.text);
         }
-        self.ask_without_owner(now, Some(orphans), why);
+        match failure.code {
+            // It has no room for its own copy, which is no fault.
+            FailureCode::PoolFull => self.ask_next(now, link, id),
+            _ => self.source_failed(now, link, id),
+        }
     }
 
     /// Handles the end of a request to a node that the owner has named: this node cannot take the version, from the owner neither.
@@ -347,8 +357,8 @@ impl Fetching<'_> {
             }
             self.meters.relay_refused();
             memory!(self).release(blob);
-            let why = format!("node {:?} has sent other bytes", self.links.peer_name(link));
-            return self.named_node_failed(now, (link, id), orphans, &why);
+            let text = format!("node {:?} has sent other bytes", self.links.peer_name(link));
+            return self.named_node_failed(now, (link, id), orphans, &Failure::new(FailureCode::VersionGone, text));
         }
         let held = Held { blob, identity: redirect.identity };
         self.keep_base(link, &pull, Some(held), &header);
