@@ -8,7 +8,7 @@ use super::transfers::Held;
 use crate::fabric::LinkId;
 use crate::tensor::Version;
 use crate::time::Time;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use std::collections::BTreeMap;
 
 /// The most versions that are kept. A peer says of which versions deltas may follow, and short ones need no room to speak of.
@@ -109,14 +109,20 @@ impl Bases {
         self.give_up(&of)
     }
 
-    /// Gives up the oldest version of a tenant that is kept for other nodes alone, of those of which this is true.
-    pub(super) fn give_up_relay(&mut self, tenant: Tenant, is_one: impl Fn(BlobId) -> bool) -> Option<BlobId> {
-        let is_relay = |of: &&Spreading| {
-            let base = self.kept.get(*of).filter(|_| of.1 == tenant);
-            base.is_some_and(|base| !base.deltas_follow && is_one(base.held.blob))
+    /// Returns the versions of a tenant that are kept for other nodes alone, the oldest first, but those of keys and series for which other nodes
+    /// wait.
+    pub(super) fn relays_of<'a>(
+        &self,
+        tenant: Tenant,
+        awaited: impl Iterator<Item = &'a Spreading>,
+    ) -> Vec<(Spreading, BlobId)> {
+        let awaited: HashSet<_> = awaited.map(kept_under).collect();
+        let these = self.order.values().filter(|of| of.1 == tenant && !awaited.contains(*of));
+        let relay = |of: &Spreading| {
+            let base = self.kept.get(of).filter(|base| !base.deltas_follow)?;
+            Some((of.clone(), base.held.blob))
         };
-        let of = self.order.values().find(is_relay)?.clone();
-        self.give_up(&of)
+        these.filter_map(relay).collect()
     }
 
     /// Gives up all that this is true of: the versions of a link, or of a tenant.

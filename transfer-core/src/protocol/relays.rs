@@ -330,6 +330,11 @@ impl Relays {
         self.waiting.contains_key(of)
     }
 
+    /// Returns the keys for whose versions requests of peers wait.
+    pub(super) fn awaited(&self) -> impl Iterator<Item = &Spreading> {
+        self.waiting.keys()
+    }
+
     /// Forgets a request that has ended.
     pub(super) fn forget(&mut self, of: &Spreading, request: (LinkId, u32)) {
         let Some(waiting) = self.waiting.get_mut(of) else { return };

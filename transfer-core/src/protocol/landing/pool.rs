@@ -147,6 +147,11 @@ impl Landing {
         Some((range, bytes))
     }
 
+    /// Returns how many bytes of a pool are free.
+    pub(crate) fn free_bytes(&self, domain: Tenant) -> u64 {
+        self.pools.get(&domain).map_or(0, |pool| pool.alloc.free_bytes())
+    }
+
     /// Whether a slot of that kind may be opened, if there is room for it.
     pub(crate) fn may_speculate(&self, domain: Tenant, body: u64) -> bool {
         let is_within = |pool: &Pool| {

@@ -536,6 +536,44 @@ fn slot_goes_along_with_a_request_in_the_room_of_what_is_kept_for_others() {
     }
 }
 
+// Promise: spreading, seen to fail
+#[test]
+fn nothing_is_given_up_that_makes_too_little_room() {
+    for (len, is_kept) in [(LEN * 3 / 2, true), (LEN - 100, false)] {
+        let mut solo = reader();
+        // What is asked for later is described before.
+        fetch_of(&mut solo, "q", "there");
+        let op = OpId(2);
+        solo.at = LINK;
+        let index = solo.last("TENSOR_REQUEST").index;
+        let meta = bytes(len);
+        solo.hear(Role::Pull, index, Body::MetaDataUpdate { version: Version(1), metadata_id: 2, meta });
+        solo.grant();
+        solo.request(Request::Cancel { op });
+        solo.hear(Role::Pull, index, Body::Cancelled);
+        solo.revoke();
+        redirect_once(&mut solo);
+        let Some(Reply::Answer { answer: Answer::Fetched { lease, .. }, .. }) = solo.replies.pop() else { panic!() };
+        solo.request(Request::Release { lease });
+        solo.fill_pool();
+        let kept = solo.node.state().snapshot(solo.now).base_bytes;
+        assert!(kept > 0);
+        fetch_of(&mut solo, "q", "there");
+        let left = solo.node.state().snapshot(solo.now).base_bytes;
+        assert_eq!((left, solo.has_to_grant()), (if is_kept { kept } else { 0 }, !is_kept));
+    }
+}
+
+/// Lets the version of `k` come from another node.
+fn redirect_once(solo: &mut Solo) {
+    fetch(solo, Select::AtLeast(Version(1)));
+    redirect(solo, [OTHER_NAME; 3]);
+    describe(solo, OTHER, "RELAY_REQUEST", LEN);
+    solo.grant();
+    land(solo, OTHER, "RELAY_REQUEST", true);
+    proves(solo, DIGEST);
+}
+
 #[test]
 fn room_of_what_is_kept_for_others_is_no_full_pool() {
     let mut pair = Pair::with(|config| (config.fan_out, config.spreads_from) = (4, 1));

@@ -411,7 +411,21 @@ impl Transfers {
     /// releases it.
     pub(super) fn take_relayed_of(&mut self, domain: Tenant) -> Option<BlobId> {
         let is_one = |(link, index): &&(LinkId, u32)| self.serve(*link, *index).is_some_and(|s| s.reader() == domain);
-        let (link, index) = self.holding_relayed.iter().find(is_one).copied()?;
+        let request = self.holding_relayed.iter().find(is_one).copied()?;
+        self.take_relayed(request)
+    }
+
+    /// Returns the requests of peers for workers of this tenant that hold the version of another node and wait for a slot.
+    pub(super) fn relayed_of(&self, domain: Tenant) -> Vec<((LinkId, u32), BlobId)> {
+        let held = |(link, index): &(LinkId, u32)| {
+            let serve = self.serve(*link, *index).filter(|serve| serve.reader() == domain)?;
+            Some(((*link, *index), serve.blob?))
+        };
+        self.holding_relayed.iter().filter_map(held).collect()
+    }
+
+    /// Takes the version of another node from a request of a peer that waits for a slot. The caller releases it.
+    pub(super) fn take_relayed(&mut self, (link, index): (LinkId, u32)) -> Option<BlobId> {
         self.holding_relayed.remove(&(link, index));
         self.serve_mut(link, index)?.give_up_version()
     }
