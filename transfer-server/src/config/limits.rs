@@ -146,7 +146,7 @@ pub struct LimitsConfig {
     pub base_bytes: Size,
 
     /// How many other nodes get a version from here at a time. Further nodes that ask for it meanwhile are sent to those, which send it on
-    /// as soon as they have it. Versions of less than 4 MiB are always sent from here. With 0 all are. 4 suits nodes that reach each other
+    /// as soon as they have it. Versions of less than 4 MiB are always sent from here. With 0 all are. 2 suits nodes that reach each other
     /// and fetch the same versions at about the same time
     #[arg(long, env = "TRANSFER_FAN_OUT", value_name = "N", default_value_t = 0)]
     pub fan_out: usize,
