@@ -26,7 +26,7 @@ fn fails(solo: &mut Solo, code: FailureCode) {
     solo.hear(Role::Pull, index, Body::ErrorStatus(Failure::new(code, "a test")));
 }
 
-// Promise: spreading, seen to fail
+// Promise: spreading
 #[test]
 fn fetch_that_ends_when_it_is_sent_to_a_node_stops_nothing() {
     let mut solo = searcher(Duration::from_secs(8));
