@@ -4,10 +4,14 @@ use super::record::Record;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 use transfer_core::tensor::Name;
 
 /// How long a node waits for an answer of etcd before it tries what it knew.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How often it is logged why etcd does not answer. Each of its members says it in other words.
+const NEWS_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Who stands at the leader's key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +37,8 @@ struct Known {
     looks: u64,
     /// The reason why etcd has not answered last.
     why_not: Option<String>,
+    /// When the log was told that last, and what. None: etcd has answered since.
+    logged: Option<(Instant, String)>,
 }
 
 /// What this node has read in etcd last. Cheap to clone; all clones are the same.
@@ -78,8 +84,9 @@ impl Outlook {
         let location = self.location();
         match (&known.seen.held, &known.why_not) {
             (Some(Held { by: Ok(record), term }), _) if record.leads => Ok((record.clone(), *term)),
-            (_, Some(why)) => {
-                Err(format!("which host leads the directory is not known, because {location} does not answer: {why}"))
+            // Not in the words of one of its members: the next one has others, and each would be logged.
+            (_, Some(_)) => {
+                Err(format!("which host leads the directory is not known, because {location} does not answer"))
             }
             (Some(Held { by: Ok(record), .. }), _) => {
                 Err(format!("host {:?} is about to lead the directory", record.node))
@@ -103,23 +110,52 @@ impl Outlook {
         if self.0.known.borrow().why_not.is_some() {
             tracing::info!(etcd = self.location(), "etcd answers");
         }
-        self.0.known.send_modify(|known| *known = Known { seen, looks: known.looks + 1, why_not: None });
+        self.0.known.send_modify(|known| *known = Known { seen, looks: known.looks + 1, ..Known::default() });
     }
 
     pub(super) fn fails(&self, why: String) {
-        let is_news = self.0.known.borrow().why_not.as_ref() != Some(&why);
+        self.fails_at(Instant::now(), why);
+    }
+
+    /// Returns whether it was logged.
+    fn fails_at(&self, now: Instant, why: String) -> bool {
+        let mut is_news = false;
+        self.0.known.send_modify(|known| {
+            is_news = known.logged.as_ref().is_none_or(|(at, text)| *text != why && now >= *at + NEWS_INTERVAL);
+            if is_news {
+                known.logged = Some((now, why.clone()));
+            }
+            known.looks += 1;
+            known.why_not = Some(why.clone());
+        });
         if is_news {
             tracing::warn!(etcd = self.location(), why, "etcd does not answer");
         }
-        self.0.known.send_modify(|known| {
-            known.looks += 1;
-            known.why_not = Some(why);
-        });
+        is_news
     }
 
     /// The hosts, with their addresses.
     pub(crate) fn hosts(&self) -> Vec<(Name, String)> {
         let known = self.0.known.borrow();
         known.seen.hosts.iter().map(|(host, _)| (host.node.clone(), host.address.clone())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Promise: directory-by-etcd, seen to fail
+    #[tokio::test]
+    async fn three_members_that_do_not_answer_are_logged_once_and_not_in_turn() {
+        let outlook = Outlook::new("etcd:".to_owned());
+        let now = Instant::now();
+        let fail = |now| (0..30).filter(|i| outlook.fails_at(now, format!("http://e{}: no answer", i % 3))).count();
+        assert_eq!(fail(now), 1);
+        assert_eq!(fail(now + NEWS_INTERVAL), 1);
+        outlook.tell(Seen::default());
+        assert_eq!(fail(now), 1);
+        let said = tokio::join!(outlook.look(), async { outlook.fails("http://e1: no".to_owned()) }).0;
+        assert!(said.is_err_and(|why| !why.contains("e1")), "the same text whichever member fails");
     }
 }
