@@ -318,7 +318,7 @@ impl Directory {
     pub(super) fn take_effect<Ask>(&self, effect: Effect<Ask>) -> Option<Ask> {
         match effect {
             Effect::Ask(ask) => return Some(ask),
-            Effect::Lead { until, awaited, newest } => self.lead(until, awaited, newest),
+            Effect::Lead { until, grants_from, awaited, newest } => self.lead(until, grants_from, awaited, newest),
             Effect::Renew { until, known } => self.renew(until, known),
             Effect::StandBy => self.stand_by(),
         }
@@ -386,8 +386,8 @@ impl Directory {
         Ok(vote)
     }
 
-    /// Begins to answer, with an empty registry.
-    fn lead(&self, until: Instant, awaited: BTreeSet<Name>, newest: u64) {
+    /// Begins to answer, with an empty registry. Nothing new is granted before `grants_from`.
+    fn lead(&self, until: Instant, grants_from: Option<Instant>, awaited: BTreeSet<Name>, newest: u64) {
         let first = unix_nanos(SystemTime::now()).max(newest.saturating_add(UNKNOWN_ENTRIES).min(u64::MAX / 2));
         let Some(election) = &self.0.election else { return };
         let settling = election.takeover.settling();
@@ -398,7 +398,7 @@ impl Directory {
         // Whom it lost when it led before may have left another host since.
         state.lost = Lost::default();
         tracing::info!(host = %self.host(), nodes = awaited.len(), "leads the directory: the nodes recite what they have");
-        let settling = Some(Settling::new(Instant::now() + settling, awaited));
+        let settling = Some(Settling::new(grants_from, Instant::now() + settling, awaited));
         state.standing = Standing::Leads { until, settling, alive_at: Instant::now() };
         state.changes += 1;
         state.settle();

@@ -23,6 +23,8 @@ pub(super) enum Deferred {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Settling {
+    /// Another host may grant something before this.
+    grants_from: Option<Instant>,
     until: Instant,
     awaited: BTreeSet<Name>,
     deferred: VecDeque<(NodeNo, Deferred)>,
@@ -31,8 +33,10 @@ pub(super) struct Settling {
 }
 
 impl Settling {
-    pub(super) fn new(until: Instant, awaited: BTreeSet<Name>) -> Settling {
-        Settling { until, awaited, deferred: VecDeque::new(), of_node: HashMap::new() }
+    /// `grants_from`: it lasts until then, also if all have recited.
+    pub(super) fn new(grants_from: Option<Instant>, until: Instant, awaited: BTreeSet<Name>) -> Settling {
+        let until = grants_from.map_or(until, |from| from.max(until));
+        Settling { grants_from, until, awaited, deferred: VecDeque::new(), of_node: HashMap::new() }
     }
 
     /// Returns whether an item waits: what is not a recital might take what another node is about to recite.
@@ -72,16 +76,37 @@ impl Settling {
         self.awaited.iter()
     }
 
+    /// When it is over, unless more nodes recite before.
     pub(super) fn until(&self) -> Instant {
-        self.until
+        self.grants_from.filter(|_| self.awaited.is_empty()).unwrap_or(self.until)
     }
 
     pub(super) fn is_over(&self, now: Instant) -> bool {
-        self.awaited.is_empty() || now >= self.until
+        now >= self.until || self.awaited.is_empty() && self.grants_from.is_none_or(|from| now >= from)
     }
 
     /// Returns what has waited, in its order.
     pub(super) fn end(self) -> VecDeque<(NodeNo, Deferred)> {
         self.deferred
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    // Promise: one-leading-host
+    #[test]
+    fn nothing_new_is_granted_while_another_host_may_though_all_have_recited() {
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        let a = Name::new("a").unwrap();
+        let mut settling = Settling::new(Some(now + 2 * second), now + second, BTreeSet::from([a.clone()]));
+        assert!(!settling.is_over(now + second));
+        settling.recited(&a);
+        assert_eq!(settling.until(), now + 2 * second);
+        assert!(!settling.is_over(now + second) && settling.is_over(now + 2 * second));
+        let settling = Settling::new(None, now + second, BTreeSet::new());
+        assert!(settling.is_over(now));
     }
 }

@@ -181,7 +181,7 @@ impl Campaign {
                     return;
                 };
                 self.seat = Seat::Leads { term, until, round };
-                effects.push(Effect::Lead { until, awaited, newest });
+                effects.push(Effect::Lead { until, grants_from: None, awaited, newest });
             }
             Seat::Leads { until, round, .. } if round.granted >= most && *until < round.asked_at + lasts => {
                 *until = round.asked_at + lasts;

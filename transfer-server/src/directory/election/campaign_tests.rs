@@ -107,7 +107,7 @@ impl World {
                         self.send(Letter::Ask { to, from: i, number, ballot: ballot.clone() });
                     }
                 }
-                Effect::Lead { until, awaited, newest } => {
+                Effect::Lead { until, awaited, newest, .. } => {
                     self.hosts[i].leads = Some(until);
                     self.elected += 1;
                     // The host that led before has told more than half of the hosts. A restarted host has forgotten it.

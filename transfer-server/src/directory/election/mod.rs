@@ -49,7 +49,8 @@ pub(crate) enum Effect<Ask> {
     /// Ask.
     Ask(Ask),
     /// This host leads until then, unless that is renewed. It waits for these nodes, and numbers its entries from behind this one on.
-    Lead { until: Instant, awaited: BTreeSet<Name>, newest: u64 },
+    /// It grants nothing new before `grants_from`, also where all nodes have recited.
+    Lead { until: Instant, grants_from: Option<Instant>, awaited: BTreeSet<Name>, newest: u64 },
     /// It leads until then. The next host will know the members of this version.
     Renew { until: Instant, known: u64 },
     /// It leads no longer.

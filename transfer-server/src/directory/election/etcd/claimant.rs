@@ -2,6 +2,15 @@
 //!
 //! A host has a lease in etcd. Its promise to lead is counted from before it has asked for the lease to be renewed, and is an eighth
 //! shorter than the lease, so it ends before etcd can give the key to another host, also where the two clocks differ in rate.
+//!
+//! **A renewal alone promises nothing**: a member of etcd that led, and does not know that another one does, renews leases by itself. So
+//! the promise is counted from before the last request that most members have agreed on, where that is earlier.
+//!
+//! **A key that is gone says nothing about its lease**: that may have been ended by hand, or by mistake. So who writes a key that was not
+//! there grants nothing before the promise of who may have had it has ended.
+//!
+//! **A request without an answer may be done later.** After one that has written nodes, the host writes its key again: then that request
+//! fails, and the answer says which nodes are there.
 
 use super::outlook::{Held, Seen};
 use super::record::Record;
@@ -27,12 +36,21 @@ pub(in crate::directory) enum Request {
     Grant { ttl: Duration },
     /// For the lease to last for its whole time again.
     Renew { lease: i64 },
-    /// For who leads, and who may. A host enters itself, if it is not there.
-    Look { register: Option<(Record, i64)> },
+    /// For who leads, and who may.
+    Look,
+    /// For this host to be among those that may lead.
+    Register { me: Record, lease: i64 },
     /// For the leader's key, if that is as it was in this revision; 0: it was not there.
     Claim { me: Record, lease: i64, over: u64 },
     /// For changes of the nodes that the next host waits for, and of the newest entry's number.
-    Write { term: u64, puts: Vec<Name>, deletes: Vec<Name>, newest: Option<u64> },
+    Write {
+        term: u64,
+        puts: Vec<Name>,
+        deletes: Vec<Name>,
+        newest: Option<u64>,
+        /// The version of the members that stand there then. None: this is not all.
+        completes: Option<u64>,
+    },
     /// For the end of its own promise, or its heir's, who has this lease.
     Release { term: u64, heir: Option<(Record, i64)> },
     /// For the end of the lease, because the host ends.
@@ -72,12 +90,14 @@ struct Lease {
     ttl: Duration,
     /// The moment before the last request that has renewed it.
     renewed_at: Instant,
+    /// The moment before the last request that most members of etcd have agreed on.
+    agreed_at: Instant,
 }
 
 impl Lease {
     /// Before this it is no other host's.
     fn until(&self) -> Instant {
-        self.renewed_at + (self.ttl - self.ttl / 8)
+        self.renewed_at.min(self.agreed_at) + (self.ttl - self.ttl / 8)
     }
 }
 
@@ -91,8 +111,21 @@ enum Seat {
         nodes: BTreeSet<Name>,
         /// The version of the members that stands there.
         known: u64,
+        /// What of that the directory was told.
+        told: u64,
         newest: u64,
+        /// A request to write has no answer, so `nodes` may be wrong.
+        is_unsure: bool,
     },
+}
+
+/// Who comes next.
+#[derive(Debug, Clone)]
+enum Next {
+    /// This host, or another one that is there.
+    Heir(Option<Name>),
+    /// Whoever is first. It waits as after a host that has died.
+    Whoever,
 }
 
 /// See the module.
@@ -114,10 +147,16 @@ pub(in crate::directory) struct Claimant {
     asks_at: Instant,
     /// It does not claim the key before this.
     rests_until: Instant,
+    /// It grants nothing new before this, because another host may believe that it leads.
+    grants_from: Instant,
+    /// The term of its last claim that was answered; 0: none.
+    claimed: u64,
+    /// The nodes that stood in etcd when it led last.
+    left: BTreeSet<Name>,
     /// It leads, and is to give up; this host may lead before others.
     gives_up: Option<Option<Name>>,
-    /// It has given up, and etcd does not know it yet.
-    released: Option<(u64, Option<Name>)>,
+    /// It has given up, and etcd does not know it yet. What was its term, and who comes next.
+    released: Option<(u64, Next)>,
     ends: bool,
 }
 
@@ -134,6 +173,9 @@ impl Claimant {
             looks_at: now,
             asks_at: now,
             rests_until: now,
+            grants_from: now,
+            claimed: 0,
+            left: BTreeSet::new(),
             gives_up: None,
             released: None,
             ends: false,
@@ -185,10 +227,15 @@ impl Claimant {
         members: &Members,
         effects: &mut Vec<Effect<Request>>,
     ) -> Instant {
-        match (&self.seat, self.gives_up.take()) {
-            (Seat::Leads { until, .. }, _) if now >= *until => self.stand_by(effects),
-            (Seat::Leads { term, .. }, gives_up) if self.ends || gives_up.is_some() => {
-                self.released = Some((*term, gives_up.flatten()));
+        let has_settled = now >= self.grants_from;
+        match &self.seat {
+            Seat::Leads { until, .. } if now >= *until => self.stand_by(effects),
+            // Its heir grants at once, so it has to be sure that no other host leads, and of its term.
+            Seat::Leads { term, is_unsure, .. }
+                if self.ends || self.gives_up.is_some() && has_settled && !is_unsure =>
+            {
+                let next = if has_settled { Next::Heir(self.gives_up.take().flatten()) } else { Next::Whoever };
+                self.released = Some((*term, next));
                 self.rests_until = now + self.ttl;
                 self.stand_by(effects);
             }
@@ -207,33 +254,43 @@ impl Claimant {
     /// Handles the answer to the request under way.
     pub(in crate::directory) fn answered(&mut self, now: Instant, answer: Answer, effects: &mut Vec<Effect<Request>>) {
         let Some((request, asked_at)) = self.asked.take() else { return };
+        let is_agreed = matches!(answer, Answer::Seen(_) | Answer::Claimed { .. } | Answer::Done | Answer::Outdated);
+        if let Some(lease) = self.lease.as_mut().filter(|_| is_agreed) {
+            lease.agreed_at = asked_at;
+        }
         match (answer, request) {
             (Answer::Granted { lease, ttl }, _) => {
-                self.lease = Some(Lease { id: lease, ttl, renewed_at: asked_at });
+                if ttl > self.ttl {
+                    let takeover = ttl * 5 / 2;
+                    tracing::warn!(asked = ?self.ttl, granted = ?ttl,
+                        "etcd's leases last longer than asked for, so another host leads later than nodes expect it: give all nodes --directory-takeover {takeover:?}, or etcd a shorter election timeout");
+                }
+                self.lease = Some(Lease { id: lease, ttl, renewed_at: asked_at, agreed_at: asked_at });
                 self.looks_at = now;
             }
             (Answer::Renewed { ttl }, _) => {
                 let Some(lease) = &mut self.lease else { return };
                 (lease.ttl, lease.renewed_at) = (ttl, asked_at);
-                let ends_at = lease.until();
-                if let Seat::Leads { until, known, .. } = &mut self.seat
-                    && now < *until
-                {
-                    *until = ends_at;
-                    effects.push(Effect::Renew { until: ends_at, known: *known });
-                }
             }
             (Answer::Seen(seen), _) => self.see(now, seen, effects),
-            (Answer::Claimed { term, nodes, newest }, _) => self.claimed(now, term, nodes, newest, effects),
-            (Answer::Done, Request::Write { puts, deletes, newest, .. }) => {
-                if let Seat::Leads { nodes, newest: written, .. } = &mut self.seat {
+            (Answer::Claimed { term, nodes, newest }, Request::Claim { over, .. }) => {
+                self.claimed(now, over, (term, nodes, newest), effects);
+            }
+            (Answer::Done, Request::Write { puts, deletes, newest, completes, .. }) => {
+                if let Seat::Leads { nodes, newest: written, known, .. } = &mut self.seat {
                     nodes.extend(puts);
                     nodes.retain(|node| !deletes.contains(node));
                     *written = newest.unwrap_or(*written);
+                    // Also where the members have changed since: else, while some come and go all the time, nobody is attached.
+                    *known = completes.unwrap_or(*known);
                 }
             }
+            (Answer::Done, Request::Register { me, lease }) => {
+                self.seen.hosts.retain(|(host, _)| host.node != me.node);
+                self.seen.hosts.push((me, lease));
+            }
             (Answer::Done, Request::Release { .. }) => (self.released, self.looks_at) = (None, now),
-            (Answer::Done, _) => {}
+            (Answer::Claimed { .. } | Answer::Done, _) => {}
             // Who has it now is seen by the next look.
             (Answer::Outdated, request) => {
                 if matches!(request, Request::Write { .. }) && matches!(self.seat, Seat::Leads { .. }) {
@@ -248,48 +305,99 @@ impl Claimant {
                     self.stand_by(effects);
                 }
             }
-            (Answer::Failed(_), request) => {
-                self.asks_at = now + self.ttl / 20;
-                // It ends by itself.
-                if matches!(request, Request::Revoke { .. }) {
-                    self.lease = None;
-                }
-            }
+            (Answer::Failed(_), request) => self.failed(now, &request),
+        }
+        self.renew(now, effects);
+    }
+
+    fn failed(&mut self, now: Instant, request: &Request) {
+        self.asks_at = now + self.ttl / 20;
+        // Another member is asked next. What this one has renewed since it was agreed with does not count.
+        if let Some(lease) = &mut self.lease {
+            lease.renewed_at = lease.renewed_at.min(lease.agreed_at);
+        }
+        match (request, &mut self.seat) {
+            // It ends by itself.
+            (Request::Revoke { .. }, _) => self.lease = None,
+            (Request::Write { .. }, Seat::Leads { is_unsure, .. }) => *is_unsure = true,
+            (Request::Claim { .. }, Seat::StandsBy) => self.rests_until = self.rests_until.max(now + self.ttl / 4),
+            _ => {}
+        }
+    }
+
+    /// Leads for as long as its promise lasts now.
+    fn renew(&mut self, now: Instant, effects: &mut Vec<Effect<Request>>) {
+        let (Some(lease), Seat::Leads { until, known, told, .. }) = (&self.lease, &mut self.seat) else { return };
+        let news = (lease.until(), *known);
+        if now < *until && (*until, *told) != news {
+            (*until, *told) = news;
+            effects.push(Effect::Renew { until: *until, known: *known });
         }
     }
 
     fn see(&mut self, now: Instant, seen: Seen, effects: &mut Vec<Effect<Request>>) {
         (self.seen, self.is_fresh) = (seen, true);
         let interval = LOOK_INTERVAL.min(self.ttl / 4);
-        match &self.seat {
-            // Somebody has deleted the key, or written it.
-            Seat::Leads { term, .. } if self.seen.held.as_ref().is_none_or(|held| held.term != *term) => {
+        self.looks_at = now + interval;
+        let Seat::Leads { term, is_unsure, .. } = &mut self.seat else { return };
+        match &self.seen.held {
+            Some(held) if held.term == *term => self.looks_at = now + self.ttl / 4,
+            // Its own claim, which had no answer.
+            Some(Held { by: Ok(record), term: later })
+                if *is_unsure && record.leads && record.is_of(&self.me) && later > term =>
+            {
+                *term = *later;
+            }
+            _ => {
                 tracing::error!(host = %self.me.node, "another program has changed the key of who leads");
-                self.looks_at = now + interval;
                 self.stand_by(effects);
             }
-            Seat::Leads { .. } => self.looks_at = now + self.ttl / 4,
-            Seat::StandsBy => self.looks_at = now + interval,
         }
     }
 
-    fn claimed(&mut self, now: Instant, term: u64, nodes: Vec<Name>, newest: u64, effects: &mut Vec<Effect<Request>>) {
-        let record = Record { leads: true, ..self.me.clone() };
-        self.seen.held = Some(Held { by: Ok(record), term });
-        let Some(until) = self.lease.as_ref().map(Lease::until).filter(|until| now < *until && !self.ends) else {
+    fn claimed(
+        &mut self,
+        now: Instant,
+        over: u64,
+        (term, nodes, newest): (u64, Vec<Name>, u64),
+        effects: &mut Vec<Effect<Request>>,
+    ) {
+        let Some(lease) = self.lease else { return };
+        let was = std::mem::replace(&mut self.claimed, term);
+        let before = self.seen.held.replace(Held { by: Ok(Record { leads: true, ..self.me.clone() }), term });
+        let nodes: BTreeSet<_> = nodes.into_iter().collect();
+        if let Seat::Leads { term: at, nodes: known_nodes, newest: written, is_unsure, .. } = &mut self.seat {
+            (*at, *known_nodes, *written, *is_unsure) = (term, nodes, newest, false);
+            return;
+        }
+        let is_heir = |held: Held| held.term == over && held.by.is_ok_and(|by| by.is_of(&self.me) && !by.leads);
+        // Nobody else has led since this one did, or the one that did has given up.
+        let follows = over != 0 && (was == over || before.is_some_and(is_heir));
+        if !follows {
+            self.grants_from = now + lease.ttl;
+        }
+        let until = lease.until();
+        if now >= until || self.ends {
             // The key is this host's as long as its lease is. It claims it again when that is renewed.
             return;
+        }
+        let awaited = match over {
+            // An older state of etcd may have been restored.
+            0 => nodes.union(&self.left).cloned().collect(),
+            _ => nodes.clone(),
         };
-        let nodes: BTreeSet<_> = nodes.into_iter().collect();
-        effects.push(Effect::Lead { until, awaited: nodes.clone(), newest });
-        self.seat = Seat::Leads { term, until, nodes, known: 0, newest };
+        effects.push(Effect::Lead { until, grants_from: Some(self.grants_from), awaited, newest });
+        self.left.clear();
+        self.seat = Seat::Leads { term, until, nodes, known: 0, told: 0, newest, is_unsure: false };
         // This node waits for it, to attach here.
         self.looks_at = now;
     }
 
     fn stand_by(&mut self, effects: &mut Vec<Effect<Request>>) {
-        self.seat = Seat::StandsBy;
-        self.is_fresh = false;
+        if let Seat::Leads { nodes, .. } = std::mem::replace(&mut self.seat, Seat::StandsBy) {
+            self.left = nodes;
+        }
+        (self.is_fresh, self.gives_up) = (false, None);
         effects.push(Effect::StandBy);
     }
 
@@ -297,8 +405,12 @@ impl Claimant {
         let Some(lease) = self.lease else {
             return (!self.ends).then_some(Request::Grant { ttl: self.ttl });
         };
-        if let Some((term, heir)) = &self.released {
-            return Some(Request::Release { term: *term, heir: self.heir(heir.as_ref()) });
+        if let Some((term, next)) = &self.released {
+            let heir = match next {
+                Next::Heir(named) => self.heir(named.as_ref()),
+                Next::Whoever => None,
+            };
+            return Some(Request::Release { term: *term, heir });
         }
         if self.ends {
             return Some(Request::Revoke { lease: lease.id });
@@ -306,17 +418,20 @@ impl Claimant {
         if now >= lease.renewed_at + self.ttl / 4 {
             return Some(Request::Renew { lease: lease.id });
         }
-        if let Some(write) = self.write(members, effects) {
-            return Some(write);
-        }
         if now >= self.looks_at {
-            return Some(Request::Look { register: Some((Record { leads: false, ..self.me.clone() }, lease.id)) });
+            return Some(Request::Look);
         }
-        if matches!(self.seat, Seat::StandsBy) && std::mem::take(&mut self.is_fresh) {
-            let over = self.claims_over(now)?;
-            return Some(Request::Claim { me: Record { leads: true, ..self.me.clone() }, lease: lease.id, over });
+        let me = (Record { leads: false, ..self.me.clone() }, lease.id);
+        if !self.seen.hosts.contains(&me) {
+            return Some(Request::Register { me: me.0, lease: lease.id });
         }
-        None
+        let over = match self.seat {
+            Seat::Leads { term, is_unsure: true, .. } => term,
+            Seat::Leads { .. } => return self.write(now, members, effects),
+            Seat::StandsBy if std::mem::take(&mut self.is_fresh) => self.claims_over(now)?,
+            Seat::StandsBy => return None,
+        };
+        Some(Request::Claim { me: Record { leads: true, ..self.me.clone() }, lease: lease.id, over })
     }
 
     /// The revision of the leader's key over which this host may claim it.
@@ -340,8 +455,8 @@ impl Claimant {
     }
 
     /// What has to be written, if this host leads. If nothing has, the members are known.
-    fn write(&mut self, members: &Members, effects: &mut Vec<Effect<Request>>) -> Option<Request> {
-        let Seat::Leads { term, until, nodes, known, newest } = &mut self.seat else { return None };
+    fn write(&mut self, now: Instant, members: &Members, effects: &mut Vec<Effect<Request>>) -> Option<Request> {
+        let Seat::Leads { term, nodes, known, newest, .. } = &mut self.seat else { return None };
         let is_far = members.newest.saturating_sub(*newest) > UNWRITTEN_ENTRIES;
         if *known == members.version && !is_far {
             return None;
@@ -353,10 +468,11 @@ impl Claimant {
         let puts: Vec<_> = puts.into_iter().map(|name| (*name).clone()).collect();
         if puts.is_empty() && deletes.is_empty() && !is_far {
             *known = members.version;
-            effects.push(Effect::Renew { until: *until, known: *known });
+            self.renew(now, effects);
             return None;
         }
-        Some(Request::Write { term: *term, puts, deletes, newest: is_far.then_some(members.newest) })
+        let completes = (puts.len() + deletes.len() < MAX_BATCH).then_some(members.version);
+        Some(Request::Write { term: *term, puts, deletes, newest: is_far.then_some(members.newest), completes })
     }
 
     fn due_at(&self, now: Instant) -> Instant {
@@ -370,6 +486,7 @@ impl Claimant {
             (None, None) => self.asks_at,
             (None, Some(lease)) => (lease.renewed_at + self.ttl / 4).min(self.looks_at).max(self.asks_at),
         };
-        until.map_or(next, |until| until.min(next))
+        let gives_up = self.gives_up.as_ref().map(|_| self.grants_from).filter(|at| now < *at);
+        [until, gives_up].into_iter().flatten().fold(next, Instant::min)
     }
 }

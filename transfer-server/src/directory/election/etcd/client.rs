@@ -158,7 +158,7 @@ impl Etcd {
                 });
                 let mut next = || ranges.next().ok_or_else(|| not_understood("a transaction without its answers"));
                 match request {
-                    Request::Look { .. } => {
+                    Request::Look => {
                         let (leader, hosts) = (next()?, next()?);
                         Answer::Seen(seen(leader, hosts))
                     }
@@ -189,18 +189,18 @@ impl Etcd {
         let at_term = |term: u64| compare(keys.leader(), i64::try_from(term).unwrap_or(i64::MAX));
         let both = || [range(keys.leader()), folder(keys.host(""), false)];
         match request {
-            Request::Look { register: None } => api::TxnRequest { success: both().into(), ..Default::default() },
-            Request::Look { register: Some((me, lease)) } => api::TxnRequest {
-                compare: vec![compare_lease(keys.host(me.node.as_str()), *lease)],
-                success: both().into(),
-                failure: std::iter::once(put(keys.host(me.node.as_str()), me.text(), *lease)).chain(both()).collect(),
+            // Nothing is written: else each look would be one more entry in the log of all members.
+            Request::Look => api::TxnRequest { success: both().into(), ..Default::default() },
+            Request::Register { me, lease } => api::TxnRequest {
+                success: vec![put(keys.host(me.node.as_str()), me.text(), *lease)],
+                ..Default::default()
             },
             Request::Claim { me, lease, over } => api::TxnRequest {
                 compare: vec![at_term(*over)],
                 success: vec![put(keys.leader(), me.text(), *lease), folder(keys.node(""), true), range(keys.newest())],
                 failure: Vec::new(),
             },
-            Request::Write { term, puts, deletes, newest } => {
+            Request::Write { term, puts, deletes, newest, .. } => {
                 let puts = puts.iter().map(|node| put(keys.node(node.as_str()), String::new(), 0));
                 let deletes = deletes.iter().map(|node| delete(keys.node(node.as_str())));
                 let newest = newest.iter().map(|newest| put(keys.newest(), newest.to_string(), 0));

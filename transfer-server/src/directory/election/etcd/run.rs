@@ -67,7 +67,7 @@ async fn answer_of(asked: &mut Option<Pin<Box<dyn Future<Output = Answer> + Send
 /// Looks who leads: now and then, and whenever this node wants to know it. Ends with the runtime.
 pub(in crate::directory) async fn watch(etcd: Etcd, outlook: Outlook, interval: Duration) {
     loop {
-        match etcd.ask(&Request::Look { register: None }, TIMEOUT).await {
+        match etcd.ask(&Request::Look, TIMEOUT).await {
             Answer::Seen(seen) => outlook.tell(seen),
             Answer::Failed(why) => outlook.fails(why),
             _ => {}
