@@ -3,6 +3,9 @@
 use crate::text::printable;
 use transfer_core::tensor::Name;
 
+/// The longest record: names and addresses are short.
+const MAX_BYTES: usize = 1024;
+
 /// The longest value that is shown.
 const MAX_SHOWN: usize = 80;
 
@@ -29,9 +32,14 @@ impl Record {
         format!("{} {} {} {state}", self.node, self.address, self.incarnation)
     }
 
+    /// A value, safe to show.
+    pub(super) fn shown(value: &[u8]) -> String {
+        printable(&String::from_utf8_lossy(&value[..value.len().min(4 * MAX_SHOWN)]), MAX_SHOWN)
+    }
+
     /// The error is the text, safe to show.
     pub(super) fn parse(value: &[u8]) -> Result<Record, String> {
-        let text = std::str::from_utf8(value).unwrap_or_default();
+        let text = std::str::from_utf8(value).ok().filter(|text| text.len() <= MAX_BYTES).unwrap_or_default();
         let parse = || {
             let [node, address, incarnation, state] = text.split(' ').collect::<Vec<_>>().try_into().ok()?;
             let leads = match state {
@@ -42,7 +50,7 @@ impl Record {
             let (node, incarnation) = (Name::new(node).ok()?, incarnation.parse().ok()?);
             Some(Record { node, address: address.to_owned(), incarnation, leads })
         };
-        parse().ok_or_else(|| printable(&String::from_utf8_lossy(value), MAX_SHOWN))
+        parse().ok_or_else(|| Record::shown(value))
     }
 }
 
@@ -94,6 +102,8 @@ mod tests {
         let shown = Record::parse(&[b'\x1b'; 1000]).unwrap_err();
         assert!(!shown.contains('\x1b') && shown.len() < 1000, "{shown}");
         assert!(Record::parse(&[0xff, 0xfe]).is_err());
+        let long = format!("a {}:1 5 leads", "h".repeat(MAX_BYTES));
+        assert!(Record::parse(long.as_bytes()).unwrap_err().len() < MAX_BYTES);
         assert_eq!(Keys::end_of(b"/t/nodes/".to_vec()), b"/t/nodes0");
     }
 }
