@@ -2,7 +2,7 @@
 //! lost, an etcd that is away, a member of it that is cut off, a lease that it ends too early, a key that another program deletes.
 
 use super::claimant::{Answer, Claimant, Request};
-use super::outlook::{Held, Seen};
+use super::fake::{FakeEtcd, TTL};
 use super::record::Record;
 use crate::directory::election::{Effect, Members};
 use fastrand::Rng;
@@ -10,8 +10,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::time::Instant;
 use transfer_core::tensor::Name;
-
-const TTL: Duration = Duration::from_secs(2);
 
 /// How much faster or slower than etcd's a clock may run, in parts of a thousand: two differ by twice that.
 const DRIFT: u64 = 60;
@@ -22,94 +20,6 @@ fn name(i: usize) -> Name {
 
 fn record(i: usize, incarnation: u64) -> Record {
     Record { node: name(i), address: format!("h{i}:1"), incarnation, leads: false }
-}
-
-#[derive(Default)]
-struct FakeEtcd {
-    revision: u64,
-    leases: BTreeMap<i64, u64>,
-    next_lease: i64,
-    leader: Option<(Record, i64, u64)>,
-    hosts: BTreeMap<Name, (Record, i64)>,
-    nodes: BTreeSet<Name>,
-    newest: u64,
-}
-
-impl FakeEtcd {
-    fn expire(&mut self, now: u64) {
-        self.leases.retain(|_, until| now < *until);
-        let leases = &self.leases;
-        self.hosts.retain(|_, (_, lease)| leases.contains_key(lease));
-        self.leader.take_if(|(_, lease, _)| !leases.contains_key(lease));
-    }
-
-    fn is_at(&self, term: u64) -> bool {
-        self.leader.as_ref().map_or(0, |(.., revision)| *revision) == term
-    }
-
-    fn done(&mut self, request: &Request, now: u64) -> Answer {
-        let until = now + TTL.as_millis() as u64;
-        match request {
-            Request::Grant { ttl } => {
-                self.next_lease += 1;
-                self.leases.insert(self.next_lease, until);
-                Answer::Granted { lease: self.next_lease, ttl: *ttl }
-            }
-            Request::Renew { lease } => match self.leases.get_mut(lease) {
-                Some(ends) => {
-                    *ends = until;
-                    Answer::Renewed { ttl: TTL }
-                }
-                None => Answer::LeaseGone,
-            },
-            Request::Revoke { lease } => {
-                self.leases.remove(lease);
-                self.expire(now);
-                Answer::LeaseGone
-            }
-            Request::Register { lease, .. } if !self.leases.contains_key(lease) => Answer::LeaseGone,
-            Request::Register { me, lease } => {
-                self.hosts.insert(me.node.clone(), (me.clone(), *lease));
-                Answer::Done
-            }
-            Request::Look => {
-                let held = self.leader.as_ref().map(|(by, _, term)| Held { by: Ok(by.clone()), term: *term });
-                Answer::Seen(Seen { held, hosts: self.hosts.values().cloned().collect() })
-            }
-            Request::Claim { lease, .. } if !self.leases.contains_key(lease) => Answer::LeaseGone,
-            Request::Claim { over: term, .. } | Request::Write { term, .. } | Request::Release { term, .. }
-                if !self.is_at(*term) =>
-            {
-                Answer::Outdated
-            }
-            Request::Claim { me, lease, .. } => {
-                self.revision += 1;
-                self.leader = Some((me.clone(), *lease, self.revision));
-                let nodes = self.nodes.iter().cloned().collect();
-                Answer::Claimed { term: self.revision, nodes, newest: self.newest }
-            }
-            Request::Write { puts, deletes, newest, .. } => {
-                self.revision += 1;
-                self.nodes.extend(puts.iter().cloned());
-                self.nodes.retain(|node| !deletes.contains(node));
-                self.newest = newest.unwrap_or(self.newest);
-                Answer::Done
-            }
-            Request::Release { heir: Some((heir, lease)), .. } => {
-                if self.hosts.get(&heir.node).is_none_or(|(_, has)| has != lease) {
-                    return Answer::Outdated;
-                }
-                self.revision += 1;
-                self.leader = Some((heir.clone(), *lease, self.revision));
-                Answer::Done
-            }
-            Request::Release { heir: None, .. } => {
-                self.revision += 1;
-                self.leader = None;
-                Answer::Done
-            }
-        }
-    }
 }
 
 struct Host {

@@ -21,6 +21,8 @@ mod claimant;
 #[cfg(test)]
 mod claimant_tests;
 mod client;
+#[cfg(test)]
+mod fake;
 mod outlook;
 mod record;
 mod run;
