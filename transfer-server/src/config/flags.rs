@@ -68,7 +68,7 @@ pub struct Flags {
     pub directory: String,
 
     /// With several hosts of the directory, the time after which another one leads if one has died; they and all their
-    /// nodes are given the same. 1s to 5m
+    /// nodes are given the same. 1s to 5m. With etcd at least four times its election timeout
     #[arg(long, env = "TRANSFER_DIRECTORY_TAKEOVER", value_name = "TIME", default_value = "5s",
         value_parser = transfer_terminal::units::duration)]
     pub directory_takeover: Duration,
