@@ -33,10 +33,10 @@ enum Part {
 }
 
 /// Finds the buffers in the arena, copies the others into it, and writes the metadata and the table. `None` if there is
-/// no room now.
+/// no room now; what room was found stays with the pieces.
 pub(crate) fn gather(
     session: &Session,
-    pieces: &Pieces<'_>,
+    pieces: &mut Pieces<'_>,
     digesting: Digesting,
     waker: &Waker,
     last_try: bool,
@@ -62,14 +62,21 @@ pub(crate) fn gather(
     }
     let copied = match found.copied_len {
         0 => None,
-        len => match session.allocate_or_wait(len, waker, last_try)? {
+        len => match pieces.room.take().filter(|block| block.slice().len == len) {
             Some(block) => Some(block),
-            None => return Ok(None),
+            None => match session.allocate_or_wait(len, waker, last_try)? {
+                Some(block) => Some(block),
+                None => return Ok(None),
+            },
         },
     };
     let table = found.parts.len() * RANGE_BYTES;
     let head_len = meta.body_offset() + table as u64 + ALIGNMENT;
-    let Some(mut head) = session.allocate_or_wait(head_len, waker, last_try)? else { return Ok(None) };
+    let Some(mut head) = session.allocate_or_wait(head_len, waker, last_try)? else {
+        // It is kept: memory that is freed wakes all that wait for room, and this push, too.
+        pieces.room = copied;
+        return Ok(None);
+    };
     let copied = copied.map(|block| found.copy_in(block, pieces));
     let digests = match has_field {
         true => {

@@ -21,12 +21,13 @@ pub(crate) use gather::gather;
 use arrow_buffer::Buffer;
 use std::ops::Deref;
 use transfer_core::tensor::TensorMeta;
+use transfer_memory::arena::Block;
 
 /// Every buffer of a body starts at a multiple of this.
 pub(crate) const ALIGNMENT: usize = transfer_core::memory::ALIGNMENT as usize;
 
 /// A body in pieces, and the metadata in front of it, ready to be pushed.
-#[derive(Debug, Default, Clone)]
+#[derive(Debug, Default)]
 pub(crate) struct Pieces<'a> {
     pub(crate) metadata: Vec<u8>,
     /// The buffers of the body, in order; each is followed by zeros up to a multiple of 64.
@@ -39,6 +40,8 @@ pub(crate) struct Pieces<'a> {
     pub(crate) tensor: Option<TensorMeta>,
     /// The bytes of buffers that [`copy_buffers`] has copied.
     pub(crate) copied: u64,
+    /// Where [`gather`] will copy buffers, once there is room for what else it needs.
+    pub(crate) room: Option<Block>,
 }
 
 /// Where the digests of a version lie.

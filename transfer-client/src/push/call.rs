@@ -253,7 +253,7 @@ impl PushCall<'_> {
                     return Err(Unprepared::Waits(Source::Pieces(pieces)));
                 }
                 let digesting = self.options.digesting;
-                let gathered = gather(&self.session, &pieces, digesting, waker, last_try).map_err(failed)?;
+                let gathered = gather(&self.session, &mut pieces, digesting, waker, last_try).map_err(failed)?;
                 let Some(gathered) = gathered else { return Err(Unprepared::Waits(Source::Pieces(pieces))) };
                 self.copied = Some(pieces.copied + gathered.copied);
                 Ok(Prepared { held: gathered.held, meta: gathered.meta, ranges: gathered.ranges })
