@@ -30,7 +30,7 @@ pub(crate) struct Home {
     pub(crate) arena: Arena,
     pub(crate) fd: OwnedFd,
     /// The process that owns it.
-    guard: ForkGuard,
+    guard: Arc<ForkGuard>,
     /// The waiters for room in the arena.
     pub(super) room: Arc<Waiters>,
     /// Allocations that the sidecar has returned, but that readers from before its restart may still read.
@@ -41,9 +41,14 @@ pub(crate) struct Home {
 
 impl Home {
     pub(crate) fn new(arena: Arena, fd: OwnedFd, guard: ForkGuard) -> Home {
-        let room = Arc::<Waiters>::default();
-        let waiters = room.clone();
-        arena.on_free(move || waiters.wake_all());
+        let (guard, room) = (Arc::new(guard), Arc::<Waiters>::default());
+        let (is_ours, waiters) = (guard.clone(), room.clone());
+        arena.on_free(move || {
+            // The waiters that a forked child has a copy of are threads of its parent.
+            if !is_ours.is_forked() {
+                waiters.wake_all();
+            }
+        });
         Home { arena, fd, guard, room, awaited: Mutex::default(), is_returned: AtomicBool::new(false) }
     }
 

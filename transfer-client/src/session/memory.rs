@@ -103,7 +103,10 @@ impl Session {
 
     /// Wakes the calls that wait for room in the arena.
     pub(crate) fn room_is_free(&self) {
-        self.home.room.wake_all();
+        // Those of a forked child are threads of its parent.
+        if !self.is_forked() {
+            self.home.room.wake_all();
+        }
     }
 
     /// Frees the deltas of a push, whose other memory its caller gets.

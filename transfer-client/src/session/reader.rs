@@ -213,8 +213,9 @@ fn readable(session: &Session, parker: &Parker, until: Instant) -> Result<bool, 
     let fds = &mut fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
     let polled = poll(fds, timeout.as_ref());
     drop(asleep);
-    if parker.is_notified() {
-        // From here on nobody rings.
+    // Who has woken this thread has rung. So may a forked child, which has copies of its wakers and shares the event.
+    if parker.is_notified() || !fds[1].revents().is_empty() {
+        // From here on no thread of this process rings.
         let _ = rustix::io::read(&session.interrupt, &mut [0; 8]);
     }
     match polled {

@@ -41,7 +41,8 @@ const END_POLL: Duration = Duration::from_millis(100);
 pub struct Session {
     pub(super) socket: WorkerSocket,
     pub(super) reader: Mutex<Reader>,
-    /// Wakes the thread that sleeps on the socket. No other process has it but a forked child, which does not use it.
+    /// Wakes the thread that sleeps on the socket. A forked child shares it: what the child drops may wake the thread once, which looks
+    /// and sleeps again.
     pub(super) interrupt: Arc<OwnedFd>,
     pub(super) submission: Mutex<Submission>,
     pub(super) table: Mutex<Table>,
