@@ -212,18 +212,6 @@ fn a_wait_for_room_is_woken_by_what_is_dropped_and_looks_at_no_other_time() {
 }
 
 #[test]
-fn a_push_whose_delta_is_made_elsewhere_looks_at_no_other_time() {
-    let (_sidecar, client) = start(Honest::default(), 64 << 20);
-    let tensor = || client.allocate(DType::U8, [16 << 20]).unwrap();
-    client.push_tensor("w", tensor()).version(1).call().unwrap();
-    let mut push = client.push_tensor("w", tensor()).version(2).delta_of(1).timeout(secs(600)).begin();
-    let ControlFlow::Continue(at) = push.poll(Waker::noop()) else { panic!("it has no answer yet") };
-    assert!(at > Instant::now() + secs(300), "it does not poll");
-    // This thread reads, and is woken by the one that has sent the push.
-    assert_eq!(push.wait(secs(300)).expect("it has ended").unwrap().version, 2);
-}
-
-#[test]
 fn arrays_in_the_arena_are_pushed_in_place() {
     let (sidecar, client) = start(Honest::default(), 1 << 20);
     let free = client.arena_free_bytes();

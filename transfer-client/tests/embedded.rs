@@ -2,10 +2,12 @@
 #![cfg(feature = "embedded")]
 #![allow(clippy::unwrap_used, reason = "test")]
 
+mod thread;
+
 use std::future::IntoFuture;
-use std::path::Path;
 use std::task::{Context, Waker};
 use std::time::Duration;
+use thread::{Thread, becomes};
 use transfer_client::{BlockingClient, Client, DType, Error, FabricKind, FailureCode, embedded_socket};
 
 #[tokio::test]
@@ -32,34 +34,27 @@ fn start_and_drop(future: impl IntoFuture) {
     let _ = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
 }
 
-/// A thread that looked every 10 ms would do so 40 times.
-const WATCHED: Duration = Duration::from_millis(400);
-
-/// How often a thread has gone to sleep.
-fn sleeps_of(thread: &Path) -> u64 {
-    let status = std::fs::read_to_string(thread.join("status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-    line.unwrap().trim().parse().unwrap()
-}
-
-/// Drops memory while another thread of this client waits for it. No other thread reads for the client, so that one sleeps where replies
-/// would wake it, and looks at no other time.
+/// Drops memory while another thread of this client waits for more of it. No other thread reads for the client, so that one sleeps where
+/// replies would wake it, and looks at no other time.
 fn goes_on_when_memory_is_dropped(client: &BlockingClient) {
-    let held = client.allocate(DType::U8, [1 << 20]).unwrap();
+    let mut held: Vec<_> = (0..4).map(|_| client.allocate(DType::U8, [1 << 18]).unwrap()).collect();
     let (begins, began) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         let waits = scope.spawn(move || {
-            begins.send(Path::new("/proc").join(std::fs::read_link("/proc/thread-self").unwrap())).unwrap();
+            begins.send(Thread::current()).unwrap();
             client.allocate_wait(DType::U8, [1 << 20]).timeout(Duration::from_secs(600)).call().map(drop)
         });
         let thread = began.recv().unwrap();
-        while !std::fs::read_to_string(thread.join("stat")).unwrap().contains(") S ") {
-            std::thread::yield_now();
+        thread.wait_until_asleep();
+        thread.assert_asleep();
+        // Each wakes it, and is too little.
+        while held.len() > 1 {
+            let before = thread.sleeps();
+            drop(held.pop());
+            assert!(becomes(|| thread.sleeps() > before), "it has looked, and sleeps again");
+            thread.wait_until_asleep();
         }
-        let before = sleeps_of(&thread);
-        std::thread::sleep(WATCHED);
-        let looked = sleeps_of(&thread) - before;
-        assert!(looked < 10, "it has looked {looked} times in {WATCHED:?}, and nothing has come");
+        thread.assert_asleep();
         drop(held);
         waits.join().unwrap().expect("there is room");
     });
@@ -71,7 +66,7 @@ fn a_thread_that_waits_for_room_goes_on_when_another_one_drops_memory() {
     // The other one does not turn the engine, and sleeps on its socket.
     let socket = embedded_socket().unwrap();
     let other = BlockingClient::connect(socket).name("waits at a socket").arena_bytes(1 << 20).call().unwrap();
-    for _ in 0..3 {
+    for _ in 0..2 {
         goes_on_when_memory_is_dropped(&client);
         goes_on_when_memory_is_dropped(&other);
     }
