@@ -145,7 +145,7 @@ impl Outlook {
 mod tests {
     use super::*;
 
-    // Promise: directory-by-etcd, seen to fail
+    // Promise: directory-by-etcd
     #[tokio::test]
     async fn three_members_that_do_not_answer_are_logged_once_and_not_in_turn() {
         let outlook = Outlook::new("etcd:".to_owned());
