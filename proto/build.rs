@@ -32,7 +32,13 @@ fn with_json(mut build: Builder, files: &FileDescriptorSet) -> Builder {
         match value.name() {
             "FABRIC_UNSPECIFIED" => build = build.field_attribute(value.name(), r#"#[serde(rename = "any")]"#),
             name if value.number() == 0 => build = build.field_attribute(name, r#"#[serde(rename = "unknown")]"#),
-            _ => {}
+            // Their names begin otherwise than that of the enumeration, so the generated ones keep that.
+            name => {
+                if let Some(short) = name.strip_prefix("DTYPE_") {
+                    let attribute = format!("#[serde(rename = {:?})]", short.to_lowercase());
+                    build = build.field_attribute(name, attribute);
+                }
+            }
         }
     }
     for message in files.file.iter().flat_map(|file| &file.message_type) {

@@ -156,7 +156,9 @@ mod tests {
     fn names_match_the_library() {
         use transfer_core::fabric::FabricKind;
         for dtype in transfer_core::tensor::DType::ALL {
-            assert_eq!(dtype_name(i32::from(dtype as u8)), dtype.name());
+            let tensor = TensorDescriptor { dtype: i32::from(dtype as u8), ..TensorDescriptor::default() };
+            assert_eq!(dtype_name(tensor.dtype), dtype.name());
+            assert_eq!(serde_json::to_value(&tensor).unwrap()["dtype"], dtype.name());
         }
         for kind in FabricKind::ALL {
             assert_eq!(fabric_name(i32::from(kind as u8)), kind.name());
