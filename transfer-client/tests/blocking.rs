@@ -2,18 +2,19 @@
 #![allow(clippy::unwrap_used, reason = "test")]
 
 mod sidecar;
+mod woken;
 
 use arrow_array::types::{Float32Type, Int64Type};
 use arrow_array::{Float32Array, Int64Array, PrimitiveArray};
 use sidecar::{Honest, Script, Sidecar, Wire, failed};
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Wake, Waker};
+use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 use transfer_client::{BlockingClient, DType, Error, FailureCode, Fault, Key, ViewError};
 use transfer_core::op::{Command, Reply, Request};
+use woken::Woken;
 
 fn start(script: impl Script, arena_bytes: u64) -> (Sidecar, BlockingClient) {
     let (sidecar, socket) = Sidecar::start(script);
@@ -180,16 +181,6 @@ fn foreign_memory_is_copied_once_and_counted() {
     sidecar.wait_until(|heard| heard.leases == 0 && heard.pushed == 2);
 }
 
-/// Counts how often it is woken.
-#[derive(Default)]
-struct Woken(AtomicUsize);
-
-impl Wake for Woken {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
 #[test]
 fn a_wait_for_room_is_woken_by_what_is_dropped_and_looks_at_no_other_time() {
     let (_sidecar, client) = start(Honest::default(), 1 << 20);
@@ -204,7 +195,7 @@ fn a_wait_for_room_is_woken_by_what_is_dropped_and_looks_at_no_other_time() {
         let ControlFlow::Continue(at) = wait.poll(&waker) else { panic!("there is no room") };
         assert!(at > Instant::now() + secs(300), "it does not poll");
         drop((writable, frozen));
-        assert_eq!(woken.0.load(Ordering::SeqCst), 1);
+        assert_eq!(woken.count(), 1);
         let ControlFlow::Break(Ok(tensor)) = wait.poll(&waker) else { panic!("there is room") };
         drop(tensor);
     }

@@ -3,22 +3,23 @@
 
 mod sidecar;
 mod thread;
+mod woken;
 
 use arrow_array::{ArrayRef, Int64Array, RecordBatch};
 use fork::Fork;
 use sidecar::{Honest, Sidecar, Wire};
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::task::{Wake, Waker};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 use thread::{Thread, becomes, is_running};
 use transfer_client::{BlockingClient, DType, FailureCode};
 use transfer_core::op::{Command, Request};
+use woken::Woken;
 
 /// Longer than any test.
-const LONG: Duration = Duration::from_secs(600);
+const TEST_LIMIT: Duration = Duration::from_secs(600);
 
 /// The threads that make deltas are those of one test at a time.
 static DELTAS: Mutex<()> = Mutex::new(());
@@ -58,20 +59,10 @@ impl Stopping {
 
     /// Stops it: it reads nothing that is sent afterwards.
     fn stop(&self) -> impl Sized {
-        let mut stop = self.client.delete("stop").timeout(LONG).begin();
+        let mut stop = self.client.delete("stop").timeout(TEST_LIMIT).begin();
         assert!(stop.poll(Waker::noop()).is_continue());
-        self.has_stopped.recv_timeout(LONG).unwrap();
+        self.has_stopped.recv_timeout(TEST_LIMIT).unwrap();
         stop
-    }
-}
-
-/// Counts how often it is woken.
-#[derive(Default)]
-struct Woken(AtomicUsize);
-
-impl Wake for Woken {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
     }
 }
 
@@ -87,19 +78,19 @@ fn a_push_that_finds_room_for_a_part_of_what_it_needs_is_not_woken_by_itself() {
     let free = client.arena_free_bytes();
     let woken = Arc::new(Woken::default());
     let waker = Waker::from(woken.clone());
-    let mut push = client.push_batch("batch", &batch).timeout(LONG).begin();
+    let mut push = client.push_batch("batch", &batch).timeout(TEST_LIMIT).begin();
     for _ in 0..3 {
         assert!(matches!(push.poll(&waker), ControlFlow::Continue(_)), "there is no room");
-        assert_eq!(woken.0.load(Ordering::SeqCst), 0, "nothing was freed");
+        assert_eq!(woken.count(), 0, "nothing was freed");
     }
     drop(push);
     assert_eq!(client.arena_free_bytes(), free, "a push that is given up leaves no memory behind");
 
-    let mut push = client.push_batch("batch", &batch).timeout(LONG).begin();
+    let mut push = client.push_batch("batch", &batch).timeout(TEST_LIMIT).begin();
     assert!(push.poll(&waker).is_continue());
     drop(held);
-    assert!(woken.0.load(Ordering::SeqCst) > 0);
-    assert_eq!(push.wait(LONG).expect("there is room").unwrap().report.copied, COLUMN);
+    assert!(woken.count() > 0);
+    assert_eq!(push.wait(TEST_LIMIT).expect("there is room").unwrap().report.copied, COLUMN);
 }
 
 // Promise: forks, seen to fail
@@ -115,7 +106,7 @@ fn what_a_forked_child_drops_wakes_no_thread_of_its_parent() {
     std::thread::scope(|scope| {
         let waits = scope.spawn(move || {
             begins.send(Thread::current()).unwrap();
-            client.allocate_wait(DType::U8, [64 << 20]).timeout(LONG).call().map(drop)
+            client.allocate_wait(DType::U8, [64 << 20]).timeout(TEST_LIMIT).call().map(drop)
         });
         let thread = began.recv().unwrap();
         let before = thread.wait_until_asleep();
@@ -144,14 +135,15 @@ fn a_push_goes_on_once_another_thread_has_sent_it_and_before_its_answer_comes() 
     // Where the delta is made before its caller sleeps, there is nothing to see.
     let seen = (2..20).any(|version| {
         let _stop = stopping.stop();
-        let mut push = client.push_tensor("w", tensor()).version(version).delta_of(version - 1).timeout(LONG).begin();
+        let mut push =
+            client.push_tensor("w", tensor()).version(version).delta_of(version - 1).timeout(TEST_LIMIT).begin();
         let ControlFlow::Continue(at) = push.poll(Waker::noop()) else { panic!("it has no answer yet") };
-        assert!(at > Instant::now() + LONG / 2, "it does not poll");
+        assert!(at > Instant::now() + TEST_LIMIT / 2, "it does not poll");
         let (begins, began) = channel();
         std::thread::scope(|scope| {
             let waits = scope.spawn(move || {
                 begins.send(Thread::current()).unwrap();
-                push.wait(LONG).expect("it has ended").map(|pushed| pushed.version)
+                push.wait(TEST_LIMIT).expect("it has ended").map(|pushed| pushed.version)
             });
             let thread = began.recv().unwrap();
             let before = thread.wait_until_asleep();
@@ -183,24 +175,24 @@ fn a_call_behind_a_delta_whose_time_is_over_is_not_sent_and_those_behind_it_keep
         let free = client.arena_free_bytes();
         let _stop = stopping.stop();
         // They fill the ring, and are shorter than a push.
-        let mut fills: Vec<_> = (0..1000).map(|_| client.delete("x").timeout(LONG).begin()).collect();
+        let mut fills: Vec<_> = (0..1000).map(|_| client.delete("x").timeout(TEST_LIMIT).begin()).collect();
         fills.iter_mut().for_each(|fill| assert!(fill.poll(Waker::noop()).is_continue()));
 
         let mut pushes = [2, 3, 4].map(|version| {
-            let timeout = if version == late { Duration::from_secs(1) } else { LONG };
+            let timeout = if version == late { Duration::from_secs(1) } else { TEST_LIMIT };
             let push = client.push_tensor("w", tensor()).version(version).delta_of(1).timeout(timeout);
             let mut push = push.begin();
             assert!(push.poll(Waker::noop()).is_continue());
             (version, push)
         });
         let (_, push) = &mut pushes[late as usize - 2];
-        let e = push.wait(LONG).expect("it has ended").unwrap_err();
+        let e = push.wait(TEST_LIMIT).expect("it has ended").unwrap_err();
         assert_eq!(e.error().failure_code(), Some(FailureCode::Deadline), "{e}");
         assert!(e.to_string().contains("not sent"), "{e}");
 
         stopping.goes_on.send(()).unwrap();
         for (version, push) in pushes.iter_mut().filter(|(version, _)| *version != late) {
-            assert_eq!(push.wait(LONG).expect("it has ended").unwrap().version, *version);
+            assert_eq!(push.wait(TEST_LIMIT).expect("it has ended").unwrap().version, *version);
         }
         assert!(fills.iter_mut().any(|fill| fill.poll(Waker::noop()).is_continue()), "the ring was full");
         drop((fills, pushes, e));

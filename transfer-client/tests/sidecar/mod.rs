@@ -261,7 +261,6 @@ struct Blob {
 
 impl Honest {
     /// A sidecar whose versions leave the node with that many bytes per second.
-    #[allow(dead_code, reason = "only one of the test programs has links")]
     pub fn with_link_rate(link_rate: u64) -> Honest {
         Honest { link_rate, ..Honest::default() }
     }

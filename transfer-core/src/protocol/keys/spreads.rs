@@ -296,9 +296,8 @@ mod tests {
         assert_eq!(asks(&mut keys, 9, 0), Spreads::Send, "two are done");
     }
 
-    // Promise: spreading, seen to fail
-    #[test]
-    fn nodes_that_have_the_version_are_named_first() {
+    /// Two nodes are sent the version, and two more were told to ask the first of them.
+    fn two_wait_at_the_first() -> (Keys, BlobId) {
         let mut keys = Keys::default();
         let blob = Id::from_u64(0);
         asks(&mut keys, 1, 0);
@@ -307,6 +306,13 @@ mod tests {
         for n in 3..5 {
             assert_eq!(first_source(&asks(&mut keys, n, 0)), "n1");
         }
+        (keys, blob)
+    }
+
+    // Promise: spreading, seen to fail
+    #[test]
+    fn nodes_that_have_the_version_are_named_first() {
+        let (mut keys, blob) = two_wait_at_the_first();
         // The second node has it, and then the fourth, which was sent to the first one.
         keys.send_ends(blob, LinkId(2), true);
         assert_eq!(asks(&mut keys, 5, 0), Spreads::Send);
@@ -323,14 +329,7 @@ mod tests {
 
     #[test]
     fn node_that_is_skipped_is_waited_for_no_more() {
-        let mut keys = Keys::default();
-        let blob = Id::from_u64(0);
-        asks(&mut keys, 1, 0);
-        asks(&mut keys, 2, 0);
-        keys.proved(blob, [7; 16]);
-        for n in 3..5 {
-            assert_eq!(first_source(&asks(&mut keys, n, 0)), "n1");
-        }
+        let (mut keys, blob) = two_wait_at_the_first();
         // The third one could not ask the first, and the second has failed.
         let [one, two, three] = ["n1", "n2", "n3"].map(|name| Name::new(name).unwrap());
         keys.source_failed(blob, [&one, &two, &three]);

@@ -124,8 +124,8 @@ enum Seat {
 enum Next {
     /// This host, or another one that is there.
     Heir(Option<Name>),
-    /// Whoever is first. It waits as after a host that has died.
-    Whoever,
+    /// The first host that claims the key. It waits as after the death of a host.
+    AnyHost,
 }
 
 /// See the module.
@@ -234,7 +234,7 @@ impl Claimant {
             Seat::Leads { term, is_unsure, .. }
                 if self.ends || self.gives_up.is_some() && has_settled && !is_unsure =>
             {
-                let next = if has_settled { Next::Heir(self.gives_up.take().flatten()) } else { Next::Whoever };
+                let next = if has_settled { Next::Heir(self.gives_up.take().flatten()) } else { Next::AnyHost };
                 self.released = Some((*term, next));
                 self.rests_until = now + self.ttl;
                 self.stand_by(effects);
@@ -408,7 +408,7 @@ impl Claimant {
         if let Some((term, next)) = &self.released {
             let heir = match next {
                 Next::Heir(named) => self.heir(named.as_ref()),
-                Next::Whoever => None,
+                Next::AnyHost => None,
             };
             return Some(Request::Release { term: *term, heir });
         }
