@@ -443,7 +443,7 @@ mod tests {
         }
     }
 
-    // Promise: spreading
+    // Promise: spreading, seen to fail
     #[test]
     fn slot_of_one_node_gives_the_others_no_more_time() {
         let name = |text| Name::new(text).unwrap();
@@ -457,7 +457,7 @@ mod tests {
         assert_eq!(search.next_source(second(25), &name("here")), None);
     }
 
-    // Promise: spreading
+    // Promise: spreading, seen to fail
     #[test]
     fn looks_are_apart_however_little_time_is_left() {
         let mut search = search(50);
