@@ -28,7 +28,7 @@ PICTURES = [("light", 1280, 900, False, False), ("dark", 1280, 900, False, True)
 # How long the job trains before the pictures are made, in seconds: the curves have something to show then.
 TRAINED = 60
 # How long anything else may take, in seconds.
-PATIENCE = 300
+WAIT_LIMIT = 300
 LARGEST_BYTES = 300_000
 
 
@@ -90,13 +90,13 @@ class Browser:
 
 
 def wait_for(what, look):
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + WAIT_LIMIT
     while time.monotonic() < until:
         found = look()
         if found:
             return found
         time.sleep(0.2)
-    sys.exit(f"pictures: waited {PATIENCE} s in vain for {what}")
+    sys.exit(f"pictures: waited {WAIT_LIMIT} s in vain for {what}")
 
 
 def status_page(build, images, folder, steps):
@@ -142,7 +142,7 @@ def status_page(build, images, folder, steps):
     finally:
         demo.send_signal(signal.SIGINT)
         try:
-            demo.wait(PATIENCE)
+            demo.wait(WAIT_LIMIT)
         except subprocess.TimeoutExpired:
             demo.kill()
 

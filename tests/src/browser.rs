@@ -1,7 +1,7 @@
 //! A headless browser, controlled by the DevTools protocol over two pipes.
 
 use crate::process::{Process, Start};
-use crate::{PATIENCE, poll, programs, tools};
+use crate::{WAIT_LIMIT, poll, programs, tools};
 use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
@@ -90,7 +90,7 @@ impl Browser {
         }
         self.to.write_all(format!("{message}\0").as_bytes()).expect("the browser reads");
         loop {
-            let answer = self.from.recv_timeout(PATIENCE).unwrap_or_else(|e| panic!("{method}: no answer: {e}"));
+            let answer = self.from.recv_timeout(WAIT_LIMIT).unwrap_or_else(|e| panic!("{method}: no answer: {e}"));
             if answer["id"] == self.next {
                 assert!(answer["error"].is_null(), "{method}: {}", answer["error"]);
                 return answer["result"].clone();

@@ -1,7 +1,9 @@
 //! Orders to a worker: how a test builds them, and how it waits for their results.
 
-use crate::order::{Answer, FetchOrder, Fetched, Order, PushOrder, Pushed, Select, Trouble, Until, UpdateOrder, Way};
-use crate::{PATIENCE, Worker};
+use crate::order::{
+    Answer, FetchOrder, Fetched, Order, PushMode, PushOrder, Pushed, Select, Trouble, Until, UpdateOrder,
+};
+use crate::{WAIT_LIMIT, Worker};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::Duration;
 
@@ -50,7 +52,7 @@ impl<T> Pending<T> {
 
     /// Waits for the result. `None`: the worker is gone.
     pub(crate) fn outcome(&self) -> Option<Result<T, Trouble>> {
-        match self.answer.recv_timeout(PATIENCE) {
+        match self.answer.recv_timeout(WAIT_LIMIT) {
             Ok(result) => {
                 Some(result.map(|answer| (self.take)(answer).unwrap_or_else(|| panic!("{}: wrong answer", self.what))))
             }
@@ -149,7 +151,7 @@ impl PushCall<'_> {
         self
     }
 
-    pub fn way(mut self, way: Way) -> Self {
+    pub fn way(mut self, way: PushMode) -> Self {
         self.order.way = way;
         self
     }

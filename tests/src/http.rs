@@ -1,6 +1,6 @@
 //! A plain HTTP client, for the pages and metrics of a sidecar.
 
-use crate::PATIENCE;
+use crate::WAIT_LIMIT;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
@@ -31,7 +31,7 @@ pub fn get(address: &str, path: &str) -> Answer {
 #[must_use]
 pub fn say(address: &str, request: &str) -> Answer {
     let mut stream = TcpStream::connect(address).expect("somebody listens");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a socket has a timeout");
+    stream.set_read_timeout(Some(WAIT_LIMIT)).expect("a socket has a timeout");
     // The server may refuse the request before all of it is sent.
     let _ = stream.write_all(request.as_bytes());
     let mut bytes = Vec::new();

@@ -6,7 +6,7 @@
 //! the test may be left.
 //!
 //! Nothing here waits for a fixed time, and nothing asserts a maximum time: every wait polls for its condition, and
-//! gives up after [`PATIENCE`] with the state that it saw last.
+//! gives up after [`WAIT_LIMIT`] with the state that it saw last.
 //!
 //! # Layout
 //! - [`scene`]: one or more sidecars, bystanders that exchange tensors during the test, and the check at the end.
@@ -61,7 +61,7 @@ pub use collector::{Collector, SeenSpan};
 pub use ctl::Ctl;
 pub use etcd::Etcd;
 pub use not_run::not_run;
-pub use order::{Change, Fetched, Pushed, Spec, Trouble, Way};
+pub use order::{Change, Fetched, PushMode, Pushed, Spec, Trouble};
 pub use scene::Scene;
 pub use sidecar::Sidecar;
 pub use worker::Worker;
@@ -77,14 +77,14 @@ pub fn sidecar_of_this_process() -> MutexGuard<'static, ()> {
 
 /// The longest that any wait may take before the test fails. Far more than a wait should need, for machines that are
 /// busy with other things.
-pub const PATIENCE: Duration = Duration::from_secs(180);
+pub const WAIT_LIMIT: Duration = Duration::from_secs(180);
 
 /// Calls `look` until it returns a value.
 ///
 /// # Errors
-/// The last error of `look`, after [`PATIENCE`].
+/// The last error of `look`, after [`WAIT_LIMIT`].
 pub fn poll<T, E>(mut look: impl FnMut() -> Result<T, E>) -> Result<T, E> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + WAIT_LIMIT;
     loop {
         match look() {
             Err(_) if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),

@@ -49,7 +49,7 @@ impl Spec {
 
 /// How a tensor is pushed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Way {
+pub enum PushMode {
     /// Allocated in the arena, filled, and pushed as it is.
     Owned,
     /// Allocated, filled, frozen, and pushed frozen.
@@ -75,7 +75,7 @@ pub enum Select {
 pub struct PushOrder {
     pub key: String,
     pub tensor: Spec,
-    pub way: Way,
+    pub way: PushMode,
     pub version: Option<u64>,
     pub to: Option<String>,
     pub timeout: Duration,
@@ -244,9 +244,9 @@ pub enum Order {
     Push(PushOrder),
     /// Fetch a tensor and read it.
     Fetch(FetchOrder),
-    /// Push, and drop the push's future if it is not done after this time. For workers with the async face.
+    /// Push, and drop the push's future if it is not done after this time. For workers with the async client.
     PushBriefly(PushOrder, Duration),
-    /// Fetch, and drop the fetch's future if it is not done after this time. For workers with the async face.
+    /// Fetch, and drop the fetch's future if it is not done after this time. For workers with the async client.
     FetchBriefly(FetchOrder, Duration),
     /// Fetch a bundle, and hold a tensor of it under its key.
     HoldBundle(String),
@@ -348,7 +348,7 @@ pub struct Met {
 /// The place of bytes in memory: the file behind a mapping, and the offset in it. It is equal in two processes only if
 /// both map the same memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct MappedBytes {
     /// The file's inode.
     pub inode: u64,
     /// The offset in the file, in bytes.
@@ -376,7 +376,7 @@ pub struct Pushed {
     pub version: u64,
     pub report: Report,
     /// The place of the tensor, if it was filled in the arena.
-    pub place: Option<Place>,
+    pub place: Option<MappedBytes>,
 }
 
 /// A finished fetch.
@@ -389,7 +389,7 @@ pub struct Fetched {
     pub len: u64,
     pub sum: u64,
     pub report: Report,
-    pub place: Option<Place>,
+    pub place: Option<MappedBytes>,
 }
 
 /// An error of the client library, as its caller sees it.

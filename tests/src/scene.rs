@@ -181,7 +181,7 @@ impl Scene {
     pub fn with_bystanders_at(mut self, nodes: [usize; 2]) -> Scene {
         let start = |node: usize, name| Worker::of(&self.nodes[node], name).arena_bytes(1 << 20);
         let leader = start(nodes[0], "bystander-1").start();
-        let follower = start(nodes[1], "bystander-2").with_async_face().start();
+        let follower = start(nodes[1], "bystander-2").with_async_client().start();
         let mut bystanders = Bystanders { leader, follower, next: 1, nodes, still: Vec::new() };
         bystanders.begin();
         bystanders.go_on();

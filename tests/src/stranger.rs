@@ -1,6 +1,6 @@
 //! A fake sidecar, by which tests send arbitrary frames and messages to a real one.
 
-use crate::{PATIENCE, Sidecar};
+use crate::{Sidecar, WAIT_LIMIT};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
@@ -179,7 +179,7 @@ impl Link {
     #[must_use]
     pub fn at(address: SocketAddr) -> Link {
         let stream = TcpStream::connect(address).expect("somebody listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a socket has a timeout");
+        stream.set_read_timeout(Some(WAIT_LIMIT)).expect("a socket has a timeout");
         Link { stream, is_brief: false }
     }
 
@@ -250,7 +250,7 @@ impl Link {
     /// # Panics
     /// If no such message comes.
     pub fn recv<T>(&mut self, what: &str, take: impl Fn(&Body) -> Option<T>) -> (u32, T) {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + WAIT_LIMIT;
         while let Some((kind, body)) = self.next_frame() {
             assert!(Instant::now() < until, "{what} does not come");
             if kind == SEND {

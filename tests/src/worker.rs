@@ -3,11 +3,11 @@
 use crate::calls::{FetchCall, Pending, PushCall, done, number, sum};
 use crate::container::{self, Container, SHARED};
 use crate::order::{
-    Answer, Change, CountOrder, Counted, FetchOrder, Keep, Line, MeetOrder, Met, Order, PushOrder, Reply, Select, Spec,
-    Trouble, Way,
+    Answer, Change, CountOrder, Counted, FetchOrder, Keep, Line, MeetOrder, Met, Order, PushMode, PushOrder, Reply,
+    Select, Spec, Trouble,
 };
 use crate::process::{Process, Start};
-use crate::{PATIENCE, Sidecar, programs};
+use crate::{Sidecar, WAIT_LIMIT, programs};
 use rustix::process::Signal;
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -54,10 +54,10 @@ impl WorkerStart {
         self
     }
 
-    /// Makes the worker's exchange use the client's async face. Everything else uses the blocking face of the same
+    /// Makes the worker's exchange use the async client. Everything else uses the blocking client of the same
     /// session.
     #[must_use]
-    pub fn with_async_face(mut self) -> Self {
+    pub fn with_async_client(mut self) -> Self {
         self.is_async = true;
         self
     }
@@ -208,12 +208,12 @@ impl Worker {
 
     /// Pushes a tensor.
     pub fn push(&mut self, key: &str, tensor: Spec) -> PushCall<'_> {
-        let (key, timeout) = (key.to_owned(), PATIENCE / 2);
+        let (key, timeout) = (key.to_owned(), WAIT_LIMIT / 2);
         let keep = Keep::default();
         let order = PushOrder {
             key,
             tensor,
-            way: Way::Owned,
+            way: PushMode::Owned,
             version: None,
             to: None,
             timeout,
@@ -227,7 +227,7 @@ impl Worker {
 
     /// Fetches a tensor.
     pub fn fetch(&mut self, key: &str) -> FetchCall<'_> {
-        let (key, timeout) = (key.to_owned(), PATIENCE / 2);
+        let (key, timeout) = (key.to_owned(), WAIT_LIMIT / 2);
         let order = FetchOrder { key, select: Select::Latest, timeout, require: None, hold: None };
         FetchCall::new(self, order)
     }
@@ -257,7 +257,7 @@ impl Worker {
 
     /// Operates on a counter, `times` times.
     pub fn count(&mut self, name: &str, change: Change, times: u64) -> Pending<Counted> {
-        let order = CountOrder { name: name.to_owned(), change, times, timeout: PATIENCE / 2 };
+        let order = CountOrder { name: name.to_owned(), change, times, timeout: WAIT_LIMIT / 2 };
         self.order(Order::Count(order), |a| if let Answer::Counted(c) = a { Some(c) } else { None })
     }
 

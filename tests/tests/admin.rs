@@ -6,7 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use transfer_proto::v1;
 use transfer_tests::{Scene, Sidecar, Spec, poll, programs};
 
-const LONG: Duration = Duration::from_secs(30);
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn transferctl(sidecar: &Sidecar, arguments: &[&str]) -> Command {
     let mut command = Command::new(programs::transferctl());
@@ -117,7 +117,7 @@ fn a_draining_sidecar_finishes_what_runs_takes_nothing_new_and_ends_with_0() {
     let (mut there, mut here) = (scene.a().worker("there"), scene.b().worker("here"));
     here.push("own", Spec::bytes(64, 1)).get();
     // This barrier runs until the other worker arrives. It lives at node b, which is being drained.
-    let meeting = here.meet("end", 2, 1, LONG);
+    let meeting = here.meet("end", 2, 1, CALL_TIMEOUT);
     scene.b().until("one is there", |s| s.sessions.iter().any(|s| s.operations == 1));
     let (far, near) = (there.fetch("own").at_least(9).start(), here.fetch("own").at_least(9).start());
     scene
@@ -145,7 +145,7 @@ fn a_draining_sidecar_finishes_what_runs_takes_nothing_new_and_ends_with_0() {
     assert_eq!((status.state(), status.reasons.len()), (v1::State::Draining, 1), "{:?}", status.reasons);
     shows(scene.b(), &["status"], &["state      draining", "1 operation of its workers"]);
 
-    assert_eq!(there.meet("end", 2, 1, LONG).get().round, 0);
+    assert_eq!(there.meet("end", 2, 1, CALL_TIMEOUT).get().round, 0);
     assert_eq!(meeting.get().round, 0);
     let last = progress.last().expect("a line").expect("it can be read");
     assert!(last.contains("\"step\":\"finished\""), "{last}");
@@ -158,7 +158,7 @@ fn a_draining_sidecar_finishes_what_runs_takes_nothing_new_and_ends_with_0() {
 fn a_drain_ends_at_its_deadline_whatever_is_left() {
     let mut scene = Scene::one();
     let mut worker = scene.a().worker("worker");
-    let meeting = worker.meet("never", 2, 1, LONG);
+    let meeting = worker.meet("never", 2, 1, CALL_TIMEOUT);
     scene.a().until("it waits", |s| s.sessions.iter().any(|s| s.operations == 1));
     let said = says(scene.a(), 1, &["drain", "--deadline", "100ms"]);
     assert!(said.contains("overdue") && said.contains("1 operation of its workers"), "{said}");

@@ -42,7 +42,7 @@ fn fetch_many_returns_each_tensor_or_its_error() {
     }
     // One key is not published. Its fetch fails at the deadline, and the other two succeed.
     let some = ["3", "nobody's", "4"];
-    let fetched = taker.fetch_many(some).timeout(transfer_tests::PATIENCE / 20).call();
+    let fetched = taker.fetch_many(some).timeout(transfer_tests::WAIT_LIMIT / 20).call();
     let sums: Vec<_> =
         fetched.iter().map(|f| f.as_ref().map(|t| pattern::sum(t.as_bytes())).map_err(ToString::to_string)).collect();
     assert_eq!((&sums[0], &sums[2]), (&Ok(specs[3].sum()), &Ok(specs[4].sum())));
@@ -125,10 +125,11 @@ fn dropped_futures_leak_no_landing_slot() {
         giver.push("w", spec.clone()).version(round).get();
         runtime.block_on(async {
             let mut tensor =
-                pusher.allocate_wait(DType::U8, &spec.shape).timeout(transfer_tests::PATIENCE).await.expect("room");
+                pusher.allocate_wait(DType::U8, &spec.shape).timeout(transfer_tests::WAIT_LIMIT).await.expect("room");
             pattern::fill(tensor.as_mut_bytes(), DType::U8, spec.seed);
-            let push = pusher.push_tensor("x", tensor).version(round).to("receiver").timeout(transfer_tests::PATIENCE);
-            let fetch = taker.fetch("w").exactly(round).timeout(transfer_tests::PATIENCE);
+            let push =
+                pusher.push_tensor("x", tensor).version(round).to("receiver").timeout(transfer_tests::WAIT_LIMIT);
+            let fetch = taker.fetch("w").exactly(round).timeout(transfer_tests::WAIT_LIMIT);
             let (fetched, pushed) = tokio::join!(
                 tokio::time::timeout(patience, fetch.into_future()),
                 tokio::time::timeout(patience, push.into_future())
@@ -145,9 +146,9 @@ fn dropped_futures_leak_no_landing_slot() {
     // The flow of "x" holds slots of an older size until its next version has arrived.
     runtime.block_on(async {
         let mut tensor =
-            pusher.allocate_wait(DType::U8, &last.shape).timeout(transfer_tests::PATIENCE).await.expect("room");
+            pusher.allocate_wait(DType::U8, &last.shape).timeout(transfer_tests::WAIT_LIMIT).await.expect("room");
         pattern::fill(tensor.as_mut_bytes(), DType::U8, last.seed);
-        let push = pusher.push_tensor("x", tensor).version(99).to("receiver").timeout(transfer_tests::PATIENCE);
+        let push = pusher.push_tensor("x", tensor).version(99).to("receiver").timeout(transfer_tests::WAIT_LIMIT);
         push.into_future().await.expect("the receiver is there");
     });
     giver.push("w", last.clone()).version(99).get();

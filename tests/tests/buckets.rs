@@ -7,7 +7,7 @@ use transfer_client::{
     Begun, BlockingClient, BundleTensor, Client, Error, FabricKind, FailureCode, Fetch, FetchedBundle, NodeConfig,
     Slice, Until, s,
 };
-use transfer_tests::{Carrier, PATIENCE, Scene, Sidecar, poll, sidecar_of_this_process};
+use transfer_tests::{Carrier, Scene, Sidecar, WAIT_LIMIT, poll, sidecar_of_this_process};
 
 /// The pool of each sidecar, and the bytes of a bundle.
 const POOL: u64 = 4 << 20;
@@ -156,7 +156,7 @@ fn buckets_come_over_shared_memory() {
     // What is half there when its version is replaced is fetched anew.
     let mut fetch = half_way(&far, far.fetch_bundle("k"), scene.b());
     push(&pusher, "k", 2, 6);
-    check(&fetch.wait(PATIENCE).expect("in time").expect("the newer version"), 6);
+    check(&fetch.wait(WAIT_LIMIT).expect("in time").expect("the newer version"), 6);
     drop(fetch);
     until_pool_is_free(&far, scene.b());
     drop((bundle, pusher, far));
@@ -215,7 +215,7 @@ fn half_way(
     reader: &Sidecar,
 ) -> Begun<'static, Result<FetchedBundle, Error>> {
     let before = bytes_in(reader);
-    let mut fetch = fetch.bucket_bytes(SHORT).timeout(PATIENCE).begin();
+    let mut fetch = fetch.bucket_bytes(SHORT).timeout(WAIT_LIMIT).begin();
     poll(|| {
         far.take_answers();
         assert!(fetch.poll(Waker::noop()).is_continue(), "it has hundreds of buckets");
@@ -236,13 +236,13 @@ fn bundle_replaced_between_two_buckets_is_fetched_anew() {
     push(&pusher, "k", 1, 1000);
     let mut fetch = half_way(&far, far.fetch_bundle("k"), scene.b());
     push(&pusher, "k", 2, 2000);
-    let bundle = fetch.wait(PATIENCE).expect("in time").expect("the newer version");
+    let bundle = fetch.wait(WAIT_LIMIT).expect("in time").expect("the newer version");
     assert_eq!(bundle.version(), 2);
     check(&bundle, 2000);
     drop(fetch);
     let mut fetch = half_way(&far, far.fetch_bundle("k").exactly(2), scene.b());
     push(&pusher, "k", 3, 3000);
-    let e = fetch.wait(PATIENCE).expect("in time").expect_err("it is gone");
+    let e = fetch.wait(WAIT_LIMIT).expect("in time").expect_err("it is gone");
     assert_eq!(e.failure_code(), Some(FailureCode::VersionGone), "{e}");
     until_pool_is_free(&far, scene.b());
     drop((fetch, bundle, pusher, far));
@@ -260,7 +260,7 @@ fn buckets_of_two_owners_are_never_mixed() {
     drop(pusher);
     let pusher = connect(scene.a(), "other");
     push(&pusher, "k", 1, 2000);
-    match fetch.wait(PATIENCE).expect("in time") {
+    match fetch.wait(WAIT_LIMIT).expect("in time") {
         Ok(bundle) => check(&bundle, 2000),
         Err(e) => assert!(e.failure_code().is_some(), "{e}"),
     }
@@ -282,7 +282,7 @@ fn buckets_that_are_given_up_or_lost_leave_nothing() {
     until_pool_is_free(&far, scene.b());
     let mut fetch = half_way(&far, far.fetch_bundle("k"), scene.b());
     scene.nodes[0].kill();
-    let e = fetch.wait(PATIENCE).expect("in time").expect_err("the peer is gone");
+    let e = fetch.wait(WAIT_LIMIT).expect("in time").expect_err("the peer is gone");
     assert!(e.failure_code().is_some(), "{e}");
     until_pool_is_free(&far, scene.b());
     // The reader's session goes on.

@@ -10,7 +10,7 @@ use transfer_tests::{Scene, poll};
 const LAST: u64 = 300;
 
 /// The time-out of each call, which is long enough for any reader of a test.
-const PATIENCE: Duration = Duration::from_secs(60);
+const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The tensors of a bundle: one without elements, and lengths that need padding.
 const LAYOUT: [(&str, [u64; 2]); 4] = [("w", [64, 33]), ("nothing", [0, 7]), ("b", [1, 3]), ("steps", [1, 1])];
@@ -48,7 +48,7 @@ fn update(writer: &BlockingClient, way: InPlace, published: impl Fn(u64)) {
             write(tensors.iter_mut().map(|(_, tensor)| tensor), 1);
             writer.push_bundle("policy", tensors).version(1).call().expect("pushed");
             for version in 2..=LAST {
-                let taken = writer.take_back_bundle("policy").timeout(PATIENCE).call().expect("taken back");
+                let taken = writer.take_back_bundle("policy").timeout(CALL_TIMEOUT).call().expect("taken back");
                 let pushed = writer.push_bundle("policy", write_all(taken, version)).version(version).call();
                 assert_eq!(pushed.expect("pushed").report.copied, 0);
                 published(version);
@@ -58,7 +58,7 @@ fn update(writer: &BlockingClient, way: InPlace, published: impl Fn(u64)) {
             let layout = LAYOUT.map(|(name, dims)| (name, DType::U64, dims));
             let mut buffers = writer.two_bundle_buffers("policy", layout).expect("a layout");
             for version in 1..=LAST {
-                let next = buffers.turn().timeout(PATIENCE).call().expect("its turn");
+                let next = buffers.turn().timeout(CALL_TIMEOUT).call().expect("its turn");
                 let pushed = buffers.push(write_all(next, version), version).call().expect("pushed");
                 assert_eq!(pushed.report.copied, 0);
                 published(version);
@@ -70,7 +70,7 @@ fn update(writer: &BlockingClient, way: InPlace, published: impl Fn(u64)) {
             for version in 1..=LAST {
                 write(live.iter_mut().map(|(_, tensor)| tensor), version);
                 let snapshot = writer.push_bundle_snapshot("policy", live.iter().map(|(name, t)| (name, t)));
-                let pushed = snapshot.version(version).timeout(PATIENCE).call().expect("pushed");
+                let pushed = snapshot.version(version).timeout(CALL_TIMEOUT).call().expect("pushed");
                 assert_eq!(pushed.report.copied, bytes, "the copy is counted");
                 published(version);
             }
@@ -83,7 +83,7 @@ fn update(writer: &BlockingClient, way: InPlace, published: impl Fn(u64)) {
 fn watch(reader: &BlockingClient, last: &AtomicU64) {
     let mut version = 0;
     while version < LAST {
-        let bundle = reader.fetch_bundle("policy").at_least(version + 1).timeout(PATIENCE).call().expect("fetched");
+        let bundle = reader.fetch_bundle("policy").at_least(version + 1).timeout(CALL_TIMEOUT).call().expect("fetched");
         version = bundle.version();
         for look in ["at once", "again"] {
             assert_eq!(torn(&bundle), None, "version {version} is torn, seen {look}");
@@ -205,7 +205,7 @@ fn gate_of_a_bundle_that_is_read_fails_at_its_deadline_and_the_version_stays() {
         let again = reader.fetch_bundle("policy").exactly(1).call().expect("it is published again");
         assert_eq!((torn(&read), torn(&again)), (None, None));
         drop((read, again));
-        let taken = writer.take_back_bundle("policy").timeout(PATIENCE).call().expect("nothing reads it");
+        let taken = writer.take_back_bundle("policy").timeout(CALL_TIMEOUT).call().expect("nothing reads it");
         assert_eq!(taken.get("steps").expect("it is there").as_slice::<u64>().expect("as pushed"), [1]);
         writer.push_bundle("policy", write_all(taken, 2)).version(2).call().expect("pushed");
         assert_eq!(reader.fetch_bundle("policy").at_least(2).call().map(|b| torn(&b)), Ok(None));
@@ -228,7 +228,7 @@ fn killed_reader_of_a_bundle_lets_the_gate_pass() {
     let mut reader = scene.a().worker("reader");
     reader.order(Order::HoldBundle("policy".into()), |a| matches!(a, Answer::Done).then_some(())).get();
     std::thread::scope(|threads| {
-        let take_back = threads.spawn(|| writer.take_back_bundle("policy").timeout(PATIENCE).call());
+        let take_back = threads.spawn(|| writer.take_back_bundle("policy").timeout(CALL_TIMEOUT).call());
         let waits = |s: &transfer_tests::status::Seen| s.sessions.iter().map(|s| s.operations).sum::<u64>() == 1;
         scene.a().until("the call waits", waits);
         assert!(!take_back.is_finished());

@@ -2,14 +2,14 @@
 
 use transfer_proto::v1::Fabric;
 use transfer_tests::status::finished;
-use transfer_tests::{Scene, Spec, Way, Worker};
+use transfer_tests::{PushMode, Scene, Spec, Worker};
 
 // Promise: no-copy-on-a-node, seen to fail
 #[test]
 fn the_reader_reads_the_memory_that_the_writer_wrote() {
     let scene = Scene::one();
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.a().worker("taker"));
-    for (way, key) in [(Way::Owned, "owned"), (Way::Frozen, "frozen")] {
+    for (way, key) in [(PushMode::Owned, "owned"), (PushMode::Frozen, "frozen")] {
         let spec = Spec::bytes(1 << 20, 5);
         let pushed = giver.push(key, spec.clone()).way(way).get();
         let fetched = taker.fetch(key).get();
@@ -101,7 +101,7 @@ fn copies_are_counted() {
     let scene = Scene::two();
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
     let len = 1 << 20;
-    let pushed = giver.push("foreign", Spec::bytes(len, 1)).way(Way::Foreign).get();
+    let pushed = giver.push("foreign", Spec::bytes(len, 1)).way(PushMode::Foreign).get();
     assert_eq!((pushed.report.copied, pushed.place), (len, None));
     let fetched = taker.fetch("foreign").get();
     assert_eq!(fetched.report.fabric, "tcp");

@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 use transfer_client::{BlockingClient, Client, DType, FailureCode, embedded_socket};
 use transfer_exchange::{Error, ExchangeExt};
-use transfer_tests::{PATIENCE, Scene, poll, sidecar_of_this_process};
+use transfer_tests::{Scene, WAIT_LIMIT, poll, sidecar_of_this_process};
 
 /// No wait ends by its own time-out.
 const HOUR: Duration = Duration::from_secs(3600);
@@ -98,7 +98,7 @@ fn close_ends_blocking_waits(client: &BlockingClient, path: &PathBuf) {
     client.close();
     is_free(path, client.name());
     for (name, _, ends) in threads {
-        check(name, ends.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("{name} waits on")));
+        check(name, ends.recv_timeout(WAIT_LIMIT).unwrap_or_else(|_| panic!("{name} waits on")));
     }
     check("a later call", client.fetch("held").call().map(drop).map_err(Error::from));
     drop(held);
@@ -130,7 +130,7 @@ async fn close_ends_awaited_waits(client: Client, path: PathBuf) {
     client.close().await;
     is_free(&path, client.name());
     for (name, task) in tasks {
-        let ended = tokio::time::timeout(PATIENCE, task).await.unwrap_or_else(|_| panic!("{name} waits on"));
+        let ended = tokio::time::timeout(WAIT_LIMIT, task).await.unwrap_or_else(|_| panic!("{name} waits on"));
         check(name, ended.expect("it does not panic"));
     }
     check("a later call", client.fetch("held").into_future().await.map(drop).map_err(Error::from));

@@ -4,7 +4,7 @@ use std::time::Duration;
 use transfer_tests::status::operations_of;
 use transfer_tests::{Carrier, Change, Scene, Trouble, Worker};
 
-const LONG: Duration = Duration::from_secs(30);
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn named(scene: &Scene, node: usize) -> u64 {
     scene.nodes[node].status().status.counters.unwrap_or_default().named
@@ -23,7 +23,7 @@ fn workers_of_one_node_count_together() {
     assert_eq!(workers[1].count("steps", Change::Get, 1).get().old, 600);
     // A counter of another name is another counter, and so is a barrier of the same name.
     assert_eq!(workers[1].count("other", Change::Get, 1).get().old, 0);
-    assert_eq!(workers[1].meet("steps", 1, 1, LONG).get().round, 0);
+    assert_eq!(workers[1].meet("steps", 1, 1, CALL_TIMEOUT).get().round, 0);
     // The counter stays after all its workers have gone.
     drop(workers);
     let mut late = scene.a().worker("late");
@@ -79,14 +79,14 @@ fn barrier_releases_all_members_in_each_round() {
         workers.push(scene.a().worker(&format!("a{i}")));
         workers.push(scene.b().worker(&format!("b{i}")));
     }
-    let meeting: Vec<_> = workers.iter_mut().map(|w| w.meet("epoch", 4, 20, LONG)).collect();
+    let meeting: Vec<_> = workers.iter_mut().map(|w| w.meet("epoch", 4, 20, CALL_TIMEOUT)).collect();
     let met: Vec<_> = meeting.into_iter().map(|met| met.get()).collect();
     assert!(met.iter().all(|met| met.round == 19), "{met:?}");
     assert_eq!(met.iter().map(|met| met.led).sum::<u64>(), 20, "one of each round is the last");
     // A worker that gives another number of members gets an error, and the barrier is unaffected.
-    workers[0].meet("epoch", 3, 1, LONG).trouble().expect("Invalid", &["\"epoch\"", "4 members", "3"]);
-    workers[1].meet("epoch", 0, 1, LONG).trouble().expect("Invalid", &["\"epoch\"", "at least 1"]);
-    let meeting: Vec<_> = workers.iter_mut().map(|w| w.meet("epoch", 4, 1, LONG)).collect();
+    workers[0].meet("epoch", 3, 1, CALL_TIMEOUT).trouble().expect("Invalid", &["\"epoch\"", "4 members", "3"]);
+    workers[1].meet("epoch", 0, 1, CALL_TIMEOUT).trouble().expect("Invalid", &["\"epoch\"", "at least 1"]);
+    let meeting: Vec<_> = workers.iter_mut().map(|w| w.meet("epoch", 4, 1, CALL_TIMEOUT)).collect();
     assert!(meeting.into_iter().all(|met| met.get().round == 20));
     drop(workers);
     scene.end();
@@ -113,24 +113,24 @@ fn a_worker_that_gives_up_or_dies_in_a_barrier_does_not_count() {
         assert!(late.can_retry, "{late}");
     }
     // A message withdraws the arrival of the other node's worker. The next one follows it on the same link.
-    assert_eq!(first.meet("alone", 1, 1, LONG).get().round, 0);
-    assert_eq!(second.meet("alone", 1, 1, LONG).get().round, 1);
-    let waits = first.meet("pair", 2, 1, LONG);
+    assert_eq!(first.meet("alone", 1, 1, CALL_TIMEOUT).get().round, 0);
+    assert_eq!(second.meet("alone", 1, 1, CALL_TIMEOUT).get().round, 1);
+    let waits = first.meet("pair", 2, 1, CALL_TIMEOUT);
     scene.a().until("one waits", |s| operations_of(s, "first") == 1);
     for node in 0..2 {
         let mut doomed = scene.nodes[node].worker("doomed");
-        let _dies = doomed.meet("triple", 3, 1, LONG);
+        let _dies = doomed.meet("triple", 3, 1, CALL_TIMEOUT);
         scene.nodes[node].until("it waits", |s| operations_of(s, "doomed") == 1);
         doomed.kill();
         scene.nodes[node].until("it is gone", |s| s.sessions.iter().all(|s| s.worker != "doomed"));
     }
     let mut third = scene.b().worker("third");
-    let triple = [second.meet("triple", 3, 1, LONG), third.meet("triple", 3, 1, LONG)];
+    let triple = [second.meet("triple", 3, 1, CALL_TIMEOUT), third.meet("triple", 3, 1, CALL_TIMEOUT)];
     scene.b().until("both wait", |s| operations_of(s, "second") == 1 && operations_of(s, "third") == 1);
     let mut fourth = scene.a().worker("fourth");
-    assert_eq!(fourth.meet("triple", 3, 1, LONG).get().round, 0);
+    assert_eq!(fourth.meet("triple", 3, 1, CALL_TIMEOUT).get().round, 0);
     assert!(triple.into_iter().all(|met| met.get().round == 0));
-    assert_eq!(second.meet("pair", 2, 1, LONG).get().round, 0);
+    assert_eq!(second.meet("pair", 2, 1, CALL_TIMEOUT).get().round, 0);
     assert_eq!(waits.get().round, 0);
     scene.others_go_on();
     drop((first, second, third, fourth));
@@ -145,12 +145,12 @@ fn counter_of_a_restarted_home_is_reported_lost() {
     let (mut near, mut far) = (scene.a().worker("near"), scene.b().worker("far"));
     assert_eq!(far.open("steps").get(), "b");
     assert_eq!(near.count("steps", Change::Add(5), 1).get().old, 0);
-    assert_eq!(far.meet("alone", 1, 1, LONG).get().round, 0);
-    let _gone = far.meet("epoch", 2, 1, LONG);
+    assert_eq!(far.meet("alone", 1, 1, CALL_TIMEOUT).get().round, 0);
+    let _gone = far.meet("epoch", 2, 1, CALL_TIMEOUT);
     scene.b().until("the barrier has a home", |s| {
         operations_of(s, "far") == 1 && s.counters.as_ref().is_some_and(|c| c.named == 3)
     });
-    let again = near.meet("alone", 2, 1, LONG).trouble();
+    let again = near.meet("alone", 2, 1, CALL_TIMEOUT).trouble();
     again.expect("Invalid", &["\"alone\"", "1 members"]);
     // Adds until the home is gone.
     let storm = near.count("steps", Change::Add(1), u64::MAX);
@@ -172,7 +172,7 @@ fn counter_of_a_restarted_home_is_reported_lost() {
     assert_eq!(near.open("steps").get(), "a");
     assert_eq!(near.count("steps", Change::Add(1), 1).get().old, 0);
     assert_eq!(back.count("steps", Change::Get, 1).get().old, 1);
-    assert_eq!(back.meet("alone", 1, 1, LONG).get().round, 0, "a new barrier");
+    assert_eq!(back.meet("alone", 1, 1, CALL_TIMEOUT).get().round, 0, "a new barrier");
     scene.others_go_on();
     drop((near, far, back));
     scene.note_idle_of(1);

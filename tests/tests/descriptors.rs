@@ -12,7 +12,7 @@ use transfer_memory::session::{FromSidecar, SessionError, WorkerEnd, WorkerOptio
 use transfer_memory::socket::SocketError;
 use transfer_memory::view::Bytes;
 use transfer_tests::status::Seen;
-use transfer_tests::{PATIENCE, Scene, Spec, Worker, pattern, poll};
+use transfer_tests::{Scene, Spec, WAIT_LIMIT, Worker, pattern, poll};
 
 const LEN: u64 = 1 << 20;
 
@@ -63,7 +63,7 @@ fn a_reader_that_is_thrown_out_keeps_what_it_reads() {
     let mut giver = Worker::of(scene.a(), "giver").arena_bytes(4 * LEN).start();
     giver.push("k", Spec::bytes(LEN, 1)).get();
     let name = Name::new("bare").expect("a name");
-    let options = WorkerOptions { name, arena_bytes: 0, timeout: PATIENCE };
+    let options = WorkerOptions { name, arena_bytes: 0, timeout: WAIT_LIMIT };
     let mut bare = WorkerEnd::connect(&scene.a().socket(), &options).expect("it may come in");
     let say = |bare: &mut WorkerEnd, request: &Request| {
         let mut record = Writer::new();
@@ -73,7 +73,7 @@ fn a_reader_that_is_thrown_out_keeps_what_it_reads() {
         bare.socket.ring().expect("the session goes on");
     };
     let key = Key::new("k").expect("a key");
-    let (select, timeout) = (Select::Latest, PATIENCE);
+    let (select, timeout) = (Select::Latest, WAIT_LIMIT);
     let fetch = Fetch { key, select, timeout, require: None, trace: None, watches: false, excerpt: None };
     say(&mut bare, &Request::Command { op: OpId(1), command: Command::Fetch(fetch) });
     let mut buffer = [0; MAX_RECORD_BYTES];

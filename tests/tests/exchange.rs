@@ -563,10 +563,10 @@ fn writing_waits_for_room_until_its_time_out() {
     assert!(written >= 20_000 && written.is_multiple_of(10_000), "{written}: each batch as a whole");
     // Another attempt waits for the room that this one has.
     let mut other = exchange.task(0, 1).call().expect("begun");
-    let mut waiting = other.write(&batch(&rows), By::RoundRobin).timeout(transfer_tests::PATIENCE).begin();
+    let mut waiting = other.write(&batch(&rows), By::RoundRobin).timeout(transfer_tests::WAIT_LIMIT).begin();
     assert!(waiting.wait(Duration::from_millis(50)).is_none(), "there is no room");
     drop(task);
-    waiting.wait(transfer_tests::PATIENCE).expect("it ends").expect("there is room now");
+    waiting.wait(transfer_tests::WAIT_LIMIT).expect("it ends").expect("there is room now");
     assert_eq!(other.rows(), 10_000);
     drop(other);
     exchange.release().call().expect("it is its own");

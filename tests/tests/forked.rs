@@ -14,7 +14,7 @@ fn a_child_drops_what_it_inherits_and_its_parent_reads_on() {
     for is_async in [false, true] {
         let mut giver = Worker::of(scene.a(), "giver").arena_bytes(4 * LEN).start();
         let taker = Worker::of(scene.a(), "taker");
-        let mut taker = if is_async { taker.with_async_face().start() } else { taker.start() };
+        let mut taker = if is_async { taker.with_async_client().start() } else { taker.start() };
         giver.push("k", Spec::bytes(LEN, 1)).get();
         taker.fetch("k").hold("leased").get();
         giver.push("k", Spec::bytes(LEN, 2)).get();

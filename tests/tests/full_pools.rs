@@ -1,7 +1,7 @@
 //! Full landing pools: a call that needs room waits, gets an error at its deadline, and gets room when there is some.
 
 use std::time::Duration;
-use transfer_tests::{PATIENCE, Scene, Spec, Trouble};
+use transfer_tests::{Scene, Spec, Trouble, WAIT_LIMIT};
 
 const LEN: u64 = 3 << 20;
 const SOON: Duration = Duration::from_millis(300);
@@ -16,7 +16,7 @@ fn told(mut call: impl FnMut(Duration) -> Trouble) -> Trouble {
     let mut timeout = SOON;
     loop {
         let trouble = call(timeout);
-        if trouble.kind != "Deadline" || timeout > PATIENCE / 4 {
+        if trouble.kind != "Deadline" || timeout > WAIT_LIMIT / 4 {
             return trouble;
         }
         timeout *= 2;
@@ -41,7 +41,7 @@ fn fetches_wait_for_room() {
     trouble.expect("PoolFull", &["\"three\"", "landing pool"]);
     assert!(trouble.can_retry, "{trouble}");
     let patient = ["three", "four"].map(|key| {
-        let fetch = taker.fetch(key).timeout(PATIENCE).hold(key).start();
+        let fetch = taker.fetch(key).timeout(WAIT_LIMIT).hold(key).start();
         let waiting = if key == "three" { 1 } else { 2 };
         scene.b().until("it waits for room", |s| s.pools[0].waiting == waiting);
         fetch
@@ -68,7 +68,7 @@ fn pushes_wait_for_room() {
     let trouble = told(|timeout| giver.push("w", push(1)).to("taker").timeout(timeout).trouble());
     trouble.expect("PoolFull", &["\"w\"", "\"taker\"", "pool"]);
     assert!(trouble.can_retry, "{trouble}");
-    let patient = giver.push("w", push(2)).to("taker").timeout(PATIENCE).start();
+    let patient = giver.push("w", push(2)).to("taker").timeout(WAIT_LIMIT).start();
     scene.b().until("it waits for room", |s| s.pools[0].waiting == 1);
     scene.others_go_on();
     taker.release("held");
@@ -91,7 +91,7 @@ fn a_push_waits_for_its_readers() {
     let third = Spec::bytes(LEN, 3);
     let trouble = told(|timeout| giver.push("w", third.clone()).to("taker").timeout(timeout).trouble());
     trouble.expect("PoolFull", &["\"w\"", "still being read"]);
-    let patient = giver.push("w", Spec::bytes(LEN, 4)).to("taker").timeout(PATIENCE).start();
+    let patient = giver.push("w", Spec::bytes(LEN, 4)).to("taker").timeout(WAIT_LIMIT).start();
     scene.others_go_on();
     taker.release("1");
     if let Err(trouble) = patient.wait() {

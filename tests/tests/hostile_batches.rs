@@ -11,7 +11,7 @@ use transfer_core::wire::ranges::{ArenaRange, MAX_RANGES, write_range};
 use transfer_core::wire::session::{read_reply, write_command};
 use transfer_memory::ring::MAX_RECORD_BYTES;
 use transfer_memory::session::{FromSidecar, WorkerEnd, WorkerOptions};
-use transfer_tests::{PATIENCE, Scene, Sidecar, poll};
+use transfer_tests::{Scene, Sidecar, WAIT_LIMIT, poll};
 
 const ARENA: u64 = 1 << 20;
 const HEAD: u64 = 4096;
@@ -27,7 +27,7 @@ struct Liar {
 impl Liar {
     fn start(sidecar: &Sidecar) -> Liar {
         let name = Name::new("liar").expect("a name");
-        let options = WorkerOptions { name, arena_bytes: ARENA, timeout: PATIENCE };
+        let options = WorkerOptions { name, arena_bytes: ARENA, timeout: WAIT_LIMIT };
         let end = WorkerEnd::connect(&sidecar.socket(), &options).expect("it may come in");
         end.arena.copy_in(HEAD, METADATA).expect("it is its arena");
         Liar { end, next: 0 }
@@ -81,7 +81,7 @@ impl Liar {
 /// A push of a body of `body` bytes behind metadata of so many.
 fn a_push(key: &str, body: u64, metadata: usize) -> Push {
     let meta = TensorMeta::of(DType::U8, &[body]).and_then(|meta| meta.with_metadata(metadata as u32));
-    Push { timeout: PATIENCE, ..Push::new(Key::new(key).expect("a key"), meta.expect("a description"), 0) }
+    Push { timeout: WAIT_LIMIT, ..Push::new(Key::new(key).expect("a key"), meta.expect("a description"), 0) }
 }
 
 fn refused(answer: Answer, what: &str) {
@@ -271,7 +271,7 @@ fn padding_behind_a_slice_is_zero() {
     let fetch = Fetch {
         key: Key::new("slice").expect("a key"),
         select: Select::Latest,
-        timeout: PATIENCE,
+        timeout: WAIT_LIMIT,
         require: None,
         trace: None,
         watches: false,
@@ -284,7 +284,8 @@ fn padding_behind_a_slice_is_zero() {
     };
     // Doorbells arrive on the same socket.
     let passed = loop {
-        if let FromSidecar::Segment(passed) = reader.end.socket.receive(Instant::now() + PATIENCE).expect("a segment") {
+        if let FromSidecar::Segment(passed) = reader.end.socket.receive(Instant::now() + WAIT_LIMIT).expect("a segment")
+        {
             break passed;
         }
     };

@@ -12,7 +12,7 @@ use transfer_proto::v1::StatusResponse;
 use transfer_tests::calls::{done, number};
 use transfer_tests::order::Order;
 use transfer_tests::status::operations_of;
-use transfer_tests::{PATIENCE, Scene, Sidecar, Spec, poll};
+use transfer_tests::{Scene, Sidecar, Spec, WAIT_LIMIT, poll};
 
 const LEN: u64 = 3 << 20;
 
@@ -28,7 +28,7 @@ fn until_gone(sidecar: &Sidecar, worker: &str) {
 /// Returns a worker whose rings the test uses directly.
 fn bare(sidecar: &Sidecar) -> WorkerEnd {
     let name = Name::new("bare").expect("a name");
-    let options = WorkerOptions { name, arena_bytes: 1 << 20, timeout: PATIENCE };
+    let options = WorkerOptions { name, arena_bytes: 1 << 20, timeout: WAIT_LIMIT };
     WorkerEnd::connect(&sidecar.socket(), &options).expect("it may come in")
 }
 
@@ -124,7 +124,7 @@ fn worker_that_never_reads_fills_only_its_own_rings() {
             let fetch = Fetch {
                 key,
                 select: Select::Latest,
-                timeout: PATIENCE,
+                timeout: WAIT_LIMIT,
                 require: None,
                 trace: None,
                 watches: false,
@@ -140,7 +140,7 @@ fn worker_that_never_reads_fills_only_its_own_rings() {
             fits
         };
         // The submission ring is full for a whole second: the sidecar takes no further command.
-        let (until, mut full_since) = (Instant::now() + PATIENCE, None);
+        let (until, mut full_since) = (Instant::now() + WAIT_LIMIT, None);
         while full_since.is_none_or(|since: Instant| since.elapsed() < Duration::from_secs(1)) {
             assert!(Instant::now() < until, "commands are taken from it without end");
             full_since = if fill() { None } else { full_since.or(Some(Instant::now())) };

@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use transfer_tests::http::{get, say};
-use transfer_tests::{Carrier, PATIENCE, Scene, Sidecar, Spec, poll, tools};
+use transfer_tests::{Carrier, Scene, Sidecar, Spec, WAIT_LIMIT, poll, tools};
 
 const WATCHED: [&str; 4] = ["--pool-bytes", "16MiB", "--http-listen", "127.0.0.1:0"];
 
@@ -213,7 +213,7 @@ fn bad_clients_do_not_block_scrapes() {
     assert_eq!(get(&address, "/healthz").body, "ok\n");
     assert!(scrape(scene.a())["transfer_directory_attached"] > 0.0);
     let mut one = &silent[0];
-    one.set_read_timeout(Some(PATIENCE)).expect("a socket has a timeout");
+    one.set_read_timeout(Some(WAIT_LIMIT)).expect("a socket has a timeout");
     // The read ends with the end of the stream, or with the report of a time-out.
     let _ = one.read_to_end(&mut Vec::new());
     drop(silent);

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::task::Waker;
 use std::time::Duration;
 use transfer_client::{BlockingClient, DType, Error};
-use transfer_tests::{PATIENCE, Scene, poll};
+use transfer_tests::{Scene, WAIT_LIMIT, poll};
 
 /// More fetches than the ring to the sidecar has room for, by keys as long as they may be.
 const FETCHES: usize = 1500;
@@ -19,7 +19,7 @@ fn push_that_was_not_sent_is_not_sent_later() {
     scene.a().freeze();
     let mut fetches = Vec::new();
     for i in 0..FETCHES {
-        let mut fetch = client.fetch(format!("{i}/{}", "k".repeat(200))).timeout(PATIENCE).begin();
+        let mut fetch = client.fetch(format!("{i}/{}", "k".repeat(200))).timeout(WAIT_LIMIT).begin();
         assert!(fetch.poll(Waker::noop()).is_continue());
         fetches.push(fetch);
     }

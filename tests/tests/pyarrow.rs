@@ -13,7 +13,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 use transfer_client::{BlockingClient, DType, FixedShapeTensor};
-use transfer_tests::{PATIENCE, Scene};
+use transfer_tests::{Scene, WAIT_LIMIT};
 
 /// The release of pyarrow that these tests use.
 const PYARROW: &str = "pyarrow==26.0.1";
@@ -86,7 +86,7 @@ fn pyarrow_and_transfer_exchange_tables() {
     for batch in made {
         stream.push(&batch.expect("read")).call().expect("pushed");
     }
-    let mut finish = stream.finish().timeout(PATIENCE).begin();
+    let mut finish = stream.finish().timeout(WAIT_LIMIT).begin();
     assert!(finish.wait(Duration::ZERO).is_none(), "it waits for its readers");
     for reader in &readers {
         let mut batches = reader.fetch_stream("stream");
@@ -101,7 +101,7 @@ fn pyarrow_and_transfer_exchange_tables() {
         writer.expect("there was a batch").finish().expect("ended");
         check(&python, "same", folder.path(), &["made-stream.arrows", "fetched-stream.arrows"]);
     }
-    finish.wait(PATIENCE).expect("both have read all of it").expect("ended");
+    finish.wait(WAIT_LIMIT).expect("both have read all of it").expect("ended");
     drop((finish, stream));
     // A column of fixed-shape tensors, as the specification defines them.
     let mut tensor = pusher.allocate(DType::F32, [10, 2, 3]).expect("room");

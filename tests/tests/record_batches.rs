@@ -12,7 +12,7 @@ use transfer_client::{
     BatchError, BlockingClient, Client, DType, Error, FabricKind, FailureCode, Fault, FixedShapeTensor,
 };
 use transfer_tests::batches::Chance;
-use transfer_tests::{Carrier, PATIENCE, Scene, poll};
+use transfer_tests::{Carrier, Scene, WAIT_LIMIT, poll};
 
 fn connect(socket: std::path::PathBuf, name: &str) -> BlockingClient {
     let connect = BlockingClient::connect(socket).name(name).arena_bytes(32 << 20);
@@ -276,7 +276,7 @@ fn stream_keeps_order_and_sends_only_new_dictionary_values() {
         assert!(reader.next().expect("the end").is_none());
         assert!(reader.next().expect("it stays").is_none());
     }
-    finish.wait(PATIENCE).expect("both have read all of it").expect("ended");
+    finish.wait(WAIT_LIMIT).expect("both have read all of it").expect("ended");
     drop((finish, stream));
     // No batch stays published once both readers have fetched it.
     scene.a().until("all batches are gone", |s| s.counters.as_ref().is_some_and(|c| c.tensors == 0));
@@ -433,7 +433,7 @@ fn end_of_a_stream_waits_for_slow_readers_and_says_what_they_have_not_read() {
     };
     // Both read everything, one of them once the other is done, and keep what they read. The writer ends then.
     let mut stream = written("all", 20);
-    let ends = std::thread::spawn(move || stream.finish().timeout(PATIENCE).call());
+    let ends = std::thread::spawn(move || stream.finish().timeout(WAIT_LIMIT).call());
     let read = [&near, &far].map(|client| {
         let mut reader = client.fetch_stream("all");
         std::iter::from_fn(|| reader.next().expect("fetched")).collect::<Vec<_>>()
@@ -460,10 +460,10 @@ fn end_of_a_stream_waits_for_slow_readers_and_says_what_they_have_not_read() {
     let error = stream.finish().timeout(Duration::ZERO).call().expect_err("the end is not read");
     assert!(matches!(error, Error::Batch(BatchError::NotRead { unread: 0, batches: 1, .. })), "{error}");
     // What was not read in time can still be read, and a later call waits for it.
-    let mut finish = stream.finish().timeout(PATIENCE).begin();
+    let mut finish = stream.finish().timeout(WAIT_LIMIT).begin();
     assert!(finish.wait(Duration::from_millis(20)).is_none());
     assert!(readers.iter_mut().all(|reader| reader.next().expect("the end").is_none()));
-    let pushed = finish.wait(PATIENCE).expect("both have read all of it").expect("ended");
+    let pushed = finish.wait(WAIT_LIMIT).expect("both have read all of it").expect("ended");
     assert_eq!(stream.finish().call(), Ok(pushed), "all is read already");
     // The writer sees how far its readers are while it waits, and between two waits.
     let mut stream = written("watched", 20);
@@ -471,7 +471,7 @@ fn end_of_a_stream_waits_for_slow_readers_and_says_what_they_have_not_read() {
     let not_read = stream.finish().timeout(Duration::ZERO).call().expect_err("nothing is read");
     assert!(not_read.can_retry() && not_read.fault() == Fault::Nobody, "{not_read}");
     assert_eq!(stream.unread(), Some(20));
-    let mut finish = stream.finish().timeout(PATIENCE).begin();
+    let mut finish = stream.finish().timeout(WAIT_LIMIT).begin();
     let mut readers = [&near, &far].map(|client| client.fetch_stream("watched"));
     for unread in (0..20).rev() {
         readers.iter_mut().for_each(|reader| drop(reader.next().expect("fetched").expect("there is one")));
@@ -487,20 +487,20 @@ fn end_of_a_stream_waits_for_slow_readers_and_says_what_they_have_not_read() {
     let late = stream.push(&batch).call().expect_err("it has ended").into_parts().0;
     assert_eq!(late, Error::Batch(BatchError::Ended { key: "watched".into(), batches: 20 }));
     assert!(readers.iter_mut().all(|reader| reader.next().expect("the end").is_none()));
-    finish.wait(PATIENCE).expect("both have read all of it").expect("ended");
+    finish.wait(WAIT_LIMIT).expect("both have read all of it").expect("ended");
     // The end of the key ends the wait.
     let mut stream = written("deleted", 1);
-    let mut finish = stream.finish().timeout(PATIENCE).begin();
+    let mut finish = stream.finish().timeout(WAIT_LIMIT).begin();
     assert!(finish.wait(Duration::from_millis(20)).is_none());
     writer.delete("deleted").call().expect("it is there");
-    let error = finish.wait(PATIENCE).expect("it has ended").expect_err("nobody can read it");
+    let error = finish.wait(WAIT_LIMIT).expect("it has ended").expect_err("nobody can read it");
     assert!(matches!(&error, Error::Failed(failure) if failure.code == FailureCode::NotOwner), "{error}");
     // The end of the client ends the wait.
     let mut stream = written("closed", 1);
-    let mut finish = stream.finish().timeout(PATIENCE).begin();
+    let mut finish = stream.finish().timeout(WAIT_LIMIT).begin();
     assert!(finish.wait(Duration::from_millis(20)).is_none());
     writer.close();
-    assert_eq!(finish.wait(PATIENCE).expect("it has ended").expect_err("it is closed"), Error::ClientClosed);
+    assert_eq!(finish.wait(WAIT_LIMIT).expect("it has ended").expect_err("it is closed"), Error::ClientClosed);
 }
 
 /// Uses the async client. A batch with more buffers than a table may name is pushed as one piece.

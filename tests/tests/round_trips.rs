@@ -3,7 +3,7 @@
 
 use transfer_client::DType;
 use transfer_tests::pattern::len_of;
-use transfer_tests::{Carrier, Scene, Spec, Way};
+use transfer_tests::{Carrier, PushMode, Scene, Spec};
 
 /// Checks that a fetched tensor is exactly the pushed one.
 #[track_caller]
@@ -36,12 +36,12 @@ fn specs() -> Vec<Spec> {
 
 fn all_specs_come_back(scene: Scene, carrier: Option<Carrier>) {
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
-    for (way, of) in [(Way::Owned, "owned"), (Way::Frozen, "frozen"), (Way::Foreign, "foreign")] {
+    for (way, of) in [(PushMode::Owned, "owned"), (PushMode::Frozen, "frozen"), (PushMode::Foreign, "foreign")] {
         for (i, spec) in specs().iter().enumerate() {
             let key = format!("{of}/{i}");
             let pushed = giver.push(&key, spec.clone()).way(way).get();
             assert_eq!(pushed.version, 1);
-            let copied_in = if way == Way::Foreign { len_of(spec) } else { 0 };
+            let copied_in = if way == PushMode::Foreign { len_of(spec) } else { 0 };
             assert_eq!(pushed.report.copied, copied_in, "{spec:?}: {}", pushed.report.text);
             let fetched = taker.fetch(&key).get();
             same(&fetched, spec);

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Output, Stdio};
 use transfer_proto::v1::Fabric;
 use transfer_tests::process::{Process, Start};
-use transfer_tests::{PATIENCE, Scene, Spec, poll, programs};
+use transfer_tests::{Scene, Spec, WAIT_LIMIT, poll, programs};
 
 /// Runs a `transferd` that must refuse to start, and returns its output.
 fn refused(arguments: &[&str]) -> String {
@@ -84,7 +84,7 @@ fn systemd_hears_when_it_is_ready_and_when_it_stops() {
     let folder = tempfile::tempdir().expect("a folder");
     let notify = folder.path().join("notify");
     let socket = UnixDatagram::bind(&notify).expect("a socket can be bound");
-    socket.set_read_timeout(Some(PATIENCE)).expect("a socket has a timeout");
+    socket.set_read_timeout(Some(WAIT_LIMIT)).expect("a socket has a timeout");
     let hear = || {
         let mut message = [0; 256];
         let len = socket.recv(&mut message).expect("systemd is told");

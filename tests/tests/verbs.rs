@@ -4,7 +4,7 @@
 
 use std::process::Command;
 use transfer_proto::v1::Fabric;
-use transfer_tests::{Carrier, PATIENCE, Scene, Sidecar, Spec, Worker, poll, programs, status};
+use transfer_tests::{Carrier, Scene, Sidecar, Spec, WAIT_LIMIT, Worker, poll, programs, status};
 
 /// More than one message of a device can carry.
 const LEN: u64 = 9 << 20;
@@ -125,9 +125,9 @@ fn required_rdma_without_a_device_fails_with_a_reason() {
     let scene = Scene::exactly(&[&off, &required]);
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
     giver.push("w", Spec::bytes(5000, 1)).get();
-    let trouble = taker.fetch("w").timeout(PATIENCE / 10).trouble();
+    let trouble = taker.fetch("w").timeout(WAIT_LIMIT / 10).trouble();
     assert!(trouble.text.contains("verbs"), "{trouble}");
-    let trouble = giver.push("x", Spec::bytes(5000, 1)).to("taker").timeout(PATIENCE / 10).trouble();
+    let trouble = giver.push("x", Spec::bytes(5000, 1)).to("taker").timeout(WAIT_LIMIT / 10).trouble();
     assert!(trouble.text.contains("verbs"), "{trouble}");
     drop((giver, taker));
     scene.end();
@@ -148,8 +148,8 @@ fn link_recovers_after_a_port_goes_down_and_up() {
         giver.push("w", Spec::bytes(LEN, round)).get();
         let before = status::finished(&scene.b().status(), Fabric::Verbs).transfers;
         let storms = [
-            giver.push("x", Spec::bytes(LEN, round)).to("taker").timeout(PATIENCE).storm(),
-            taker.fetch("w").timeout(PATIENCE).storm(),
+            giver.push("x", Spec::bytes(LEN, round)).to("taker").timeout(WAIT_LIMIT).storm(),
+            taker.fetch("w").timeout(WAIT_LIMIT).storm(),
         ];
         scene.b().until("tensors fly", |s| status::finished(s, Fabric::Verbs).transfers >= before + 2);
         cable.down();
@@ -236,8 +236,8 @@ fn transfers_survive_the_loss_of_one_of_two_devices() {
             let target = scene.nodes[1 - from].name().to_owned();
             for i in 0..4 {
                 let key = format!("pushed/{round}/{from}/{i}");
-                pushes.push(workers[from].push(&key, spec(from, i)).to(&target).timeout(PATIENCE).start());
-                let fetch = workers[1 - from].fetch(&format!("pulled/{round}/{from}/{i}")).timeout(PATIENCE);
+                pushes.push(workers[from].push(&key, spec(from, i)).to(&target).timeout(WAIT_LIMIT).start());
+                let fetch = workers[1 - from].fetch(&format!("pulled/{round}/{from}/{i}")).timeout(WAIT_LIMIT);
                 fetches.push((spec(from, 4 + i), fetch.start()));
             }
         }

@@ -16,7 +16,7 @@ pub const NAME: &str = "ps";
 /// updates.
 pub const WEIGHTS: &str = "weights";
 /// The time for which server and workers wait for each other: enough to start them by hand, one after the other.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const PEER_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The key of the gradients of worker `rank`. Their version is that of the weights for which they were computed.
 #[must_use]
@@ -79,7 +79,7 @@ async fn publish(client: &Client, server: &Server, tally: &mut Tally) -> Result<
 async fn fetch_gradients(client: &Client, version: u64) -> Result<[Tensor; WORKERS], Error> {
     let keys: [String; WORKERS] = std::array::from_fn(gradient_key);
     // All fetches are sent together, and awaited together.
-    let fetched = client.fetch_many(keys).exactly(version).timeout(PATIENCE).await;
+    let fetched = client.fetch_many(keys).exactly(version).timeout(PEER_TIMEOUT).await;
     let gradients = fetched.into_iter().collect::<Result<Vec<Tensor>, _>>()?;
     if gradients.iter().any(|gradient| gradient.shape() != [PARAMETERS as u64]) {
         return Err(Error::Unexpected { what: "shape of a gradient" });

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 /// The time for which all processes may be silent before the demo gives up.
-const PATIENCE: Duration = Duration::from_secs(60);
+const SILENCE_LIMIT: Duration = Duration::from_secs(60);
 /// The time that a process has to end by itself after SIGTERM.
 const GRACE: Duration = Duration::from_secs(3);
 /// The time in which a process ends after it has closed its sockets.
@@ -145,7 +145,9 @@ impl Stage {
     /// nothing happens for a minute.
     pub async fn next(&mut self) -> Result<(String, Happening), Error> {
         loop {
-            let heard = timeout(PATIENCE, self.heard.recv()).await.map_err(|_| Error::Silent { patience: PATIENCE })?;
+            let heard = timeout(SILENCE_LIMIT, self.heard.recv())
+                .await
+                .map_err(|_| Error::Silent { patience: SILENCE_LIMIT })?;
             // The stage itself holds a sender, so the channel cannot be closed.
             let (index, line) = heard.ok_or(Error::Interrupted)?;
             if index >= self.dismissed {

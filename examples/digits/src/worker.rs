@@ -28,7 +28,7 @@ pub async fn work(job: Job, rank: usize, sidecar: &Path) -> Result<(), Error> {
         // Fetches the weights of exactly this step, and waits for them if they do not exist yet. They are read in
         // place: in the server's memory if the server is on this node, else in the landing slot.
         let started = Instant::now();
-        let weights = client.fetch(ps::WEIGHTS).exactly(step).timeout(ps::PATIENCE).await?;
+        let weights = client.fetch(ps::WEIGHTS).exactly(step).timeout(ps::PEER_TIMEOUT).await?;
         fetched.add(weights.report(), started.elapsed());
         if weights.shape() != [PARAMETERS as u64] {
             return Err(Error::Unexpected { what: "shape of the weights" });
@@ -49,7 +49,7 @@ pub async fn work(job: Job, rank: usize, sidecar: &Path) -> Result<(), Error> {
 
     // A worker's published versions end with its session. The last gradient has been used when the weights made from it
     // exist, so the worker stays until then.
-    client.fetch(ps::WEIGHTS).exactly(job.steps).timeout(ps::PATIENCE).await?;
+    client.fetch(ps::WEIGHTS).exactly(job.steps).timeout(ps::PEER_TIMEOUT).await?;
 
     for (direction, tally) in [(Direction::Fetched, fetched), (Direction::Pushed, pushed)] {
         Event::Transfers(Transfers { node: client.node().to_owned(), direction, tally }).emit()?;

@@ -25,7 +25,7 @@ const BATCH: NonZeroUsize = NonZeroUsize::new(32).expect("not 0");
 const SPLIT: u64 = 1;
 
 /// The time that a call may take: others may have to start again first.
-const PATIENCE: Duration = Duration::from_secs(60);
+const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Where a worker begins: at the first epoch, or where an earlier process of it was killed.
 #[derive(Debug, Clone, Copy)]
@@ -77,13 +77,13 @@ fn train(client: &BlockingClient, digits: &RecordBatch, of: Start, epoch: u32, f
     let named = client.exchange(format!("epoch-{epoch}"));
     let exchange = match of.rank {
         0 => named.partitions(WORKERS).tasks(WORKERS).open().call()?,
-        _ => named.join().timeout(PATIENCE).call()?,
+        _ => named.join().timeout(CALL_TIMEOUT).call()?,
     };
     let seed = u64::from(epoch);
     write(&exchange, digits, of, seed)?;
 
     // Once all tasks have committed, the rows come in an order that the seed chooses, and no process or attempt.
-    let mut partition = exchange.partition(of.rank).timeout(PATIENCE);
+    let mut partition = exchange.partition(of.rank).timeout(CALL_TIMEOUT);
     partition = partition.in_order_of(seed).rows_per_batch(BATCH).from_position(from);
     loop {
         let batch = match partition.next() {
@@ -99,7 +99,7 @@ fn train(client: &BlockingClient, digits: &RecordBatch, of: Start, epoch: u32, f
     }
 
     // What this worker has committed stays until all have seen their rows.
-    client.barrier(format!("epoch-{epoch}"), WORKERS).wait().timeout(PATIENCE).call()?;
+    client.barrier(format!("epoch-{epoch}"), WORKERS).wait().timeout(CALL_TIMEOUT).call()?;
     if of.rank == 0 {
         exchange.release().call()?;
     }
@@ -120,7 +120,7 @@ fn step(epoch: u32, row: u32) -> Result<(), Error> {
 
 /// Writes this worker's digits, unless an earlier process of it has done so and they are still there.
 fn write(exchange: &Exchange<BlockingClient>, digits: &RecordBatch, of: Start, seed: u64) -> Result<(), Error> {
-    let mut task = match exchange.task(of.rank, of.attempt).timeout(PATIENCE).call() {
+    let mut task = match exchange.task(of.rank, of.attempt).timeout(CALL_TIMEOUT).call() {
         Ok(task) => task,
         Err(transfer_exchange::Error::Exchange(ExchangeError::Committed { .. })) => return Ok(()),
         Err(e) => return Err(e.into()),

@@ -37,7 +37,7 @@ const REST: usize = RECORD - KEY;
 const BATCH: usize = 16 << 10;
 
 /// The time-out of each call. The disk may be slow.
-const PATIENCE: Duration = Duration::from_secs(300);
+const CALL_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A sidecar, which is killed when this is dropped.
 struct Sidecar(Child);
@@ -92,7 +92,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Error> {
     let output = |partition: u32| folder.join(format!("out-{partition:05}"));
     let readers = exchanges.iter().cycle().take(READERS);
     each(readers, partitions, |exchange, partition| sort(exchange, partition, &output(partition)))?;
-    opened.release().timeout(PATIENCE).call()?;
+    opened.release().timeout(CALL_TIMEOUT).call()?;
     say("sorted, from files to files", records, started)?;
     drop((opened, exchanges, clients, sidecar));
 
@@ -167,7 +167,7 @@ fn each<'a>(
 
 /// A task: the records of a file, each into the partition of its key.
 fn write(exchange: &Exchange<BlockingClient>, task: u32, path: &Path, bounds: &Bounds) -> Result<(), Error> {
-    let mut writer = exchange.task(task, 0).timeout(PATIENCE).call()?;
+    let mut writer = exchange.task(task, 0).timeout(CALL_TIMEOUT).call()?;
     let mut file = File::open(path)?;
     let mut bytes = Vec::new();
     loop {
@@ -176,9 +176,9 @@ fn write(exchange: &Exchange<BlockingClient>, task: u32, path: &Path, bounds: &B
         if bytes.is_empty() {
             break;
         }
-        writer.write(&batch(&bytes)?, By::Range(bounds)).timeout(PATIENCE).call()?;
+        writer.write(&batch(&bytes)?, By::Range(bounds)).timeout(CALL_TIMEOUT).call()?;
     }
-    writer.commit().timeout(PATIENCE).call()?;
+    writer.commit().timeout(CALL_TIMEOUT).call()?;
     Ok(())
 }
 
@@ -199,7 +199,7 @@ fn column<const LEN: usize>(records: &[u8], at: usize) -> Result<ArrayRef, Error
 
 /// Reads a partition, sorts it on the heap, and writes it into a file.
 fn sort(exchange: &Exchange<BlockingClient>, partition: u32, path: &Path) -> Result<(), Error> {
-    let mut rows = exchange.partition(partition).timeout(PATIENCE);
+    let mut rows = exchange.partition(partition).timeout(CALL_TIMEOUT);
     // Partitions differ a little. A vector that grows takes its memory twice.
     let mut records = Vec::<[u8; RECORD]>::with_capacity(PARTITION as usize / RECORD * 5 / 4);
     // What is copied out of a batch makes room for the next one.

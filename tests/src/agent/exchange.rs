@@ -8,7 +8,7 @@ use std::time::Duration;
 use transfer_client::{BlockingClient, Client, Error, Tensor};
 
 /// How long a worker waits for the other one's tensor.
-const TIMEOUT: Duration = crate::PATIENCE;
+const TIMEOUT: Duration = crate::WAIT_LIMIT;
 
 /// How long the leader pauses after each round. Without it the two workers and their sidecars keep two processors
 /// busy for as long as a test waits.
@@ -35,7 +35,7 @@ pub(super) struct Exchange {
 }
 
 /// The client that this worker uses, blocking or async.
-enum Face {
+enum AnyClient {
     Blocking(BlockingClient),
     Async(tokio::runtime::Handle, Client),
 }
@@ -47,11 +47,11 @@ impl Exchange {
     }
 
     pub(super) fn start(self: Arc<Self>, agent: &Agent) {
-        let face = match &agent.face {
-            Some((runtime, client)) => Face::Async(runtime.handle().clone(), client.clone()),
-            None => Face::Blocking(agent.client.clone()),
+        let client = match &agent.asynchronous {
+            Some((runtime, client)) => AnyClient::Async(runtime.handle().clone(), client.clone()),
+            None => AnyClient::Blocking(agent.client.clone()),
         };
-        std::thread::spawn(move || self.run(&face));
+        std::thread::spawn(move || self.run(&client));
     }
 
     pub(super) fn rounds(&self) -> Result<u64, Trouble> {
@@ -105,9 +105,9 @@ impl Exchange {
         progress.busy.then_some(version)
     }
 
-    fn run(&self, face: &Face) {
+    fn run(&self, client: &AnyClient) {
         while let Some(version) = self.next() {
-            let result = self.round(face, version);
+            let result = self.round(client, version);
             let mut progress = lock(&self.progress);
             progress.busy = false;
             progress.last = version;
@@ -125,15 +125,15 @@ impl Exchange {
         }
     }
 
-    fn round(&self, face: &Face, version: u64) -> Result<(), Trouble> {
+    fn round(&self, client: &AnyClient, version: u64) -> Result<(), Trouble> {
         let ExchangeOrder { leads, key, to, len, .. } = &self.order;
         let back = format!("{key}-back");
         if *leads {
-            face.push(key, *len, version, to.as_deref())?;
-            check(&face.fetch(&back, version)?, *len, version + 1)
+            client.push(key, *len, version, to.as_deref())?;
+            check(&client.fetch(&back, version)?, *len, version + 1)
         } else {
-            check(&face.fetch(key, version)?, *len, version)?;
-            face.push(&back, *len, version + 1, None)
+            check(&client.fetch(key, version)?, *len, version)?;
+            client.push(&back, *len, version + 1, None)
         }
     }
 }
@@ -149,11 +149,11 @@ pub(super) fn check(tensor: &Tensor, len: u64, seed: u64) -> Result<(), Trouble>
     Err(Trouble { kind: "WrongBytes".into(), fault: "Nobody".into(), can_retry: false, text })
 }
 
-impl Face {
+impl AnyClient {
     fn push(&self, key: &str, len: u64, seed: u64, to: Option<&str>) -> Result<(), Trouble> {
         let spec = Spec::bytes(len, seed);
         match self {
-            Face::Blocking(client) => {
+            AnyClient::Blocking(client) => {
                 let mut tensor = client
                     .allocate_wait(pattern::dtype(&spec.dtype), &spec.shape)
                     .timeout(TIMEOUT)
@@ -165,7 +165,7 @@ impl Face {
                 let push = if let Some(to) = to { push.to(to) } else { push };
                 push.call().map_err(|e| work::trouble(e.error()))?;
             }
-            Face::Async(runtime, client) => {
+            AnyClient::Async(runtime, client) => {
                 let pushed: Result<_, Error> = runtime.block_on(async {
                     let mut tensor =
                         client.allocate_wait(pattern::dtype(&spec.dtype), &spec.shape).timeout(TIMEOUT).await?;
@@ -183,8 +183,8 @@ impl Face {
 
     fn fetch(&self, key: &str, version: u64) -> Result<Tensor, Trouble> {
         let fetched = match self {
-            Face::Blocking(client) => client.fetch(key).exactly(version).timeout(TIMEOUT).call(),
-            Face::Async(runtime, client) => {
+            AnyClient::Blocking(client) => client.fetch(key).exactly(version).timeout(TIMEOUT).call(),
+            AnyClient::Async(runtime, client) => {
                 runtime.block_on(async { client.fetch(key).exactly(version).timeout(TIMEOUT).await })
             }
         };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use transfer_client::{DType, Error, TensorMut};
 
 /// The timeout of each call, which is long enough for any reader of a test.
-const PATIENCE: Duration = Duration::from_secs(60);
+const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn write(tensor: &mut TensorMut, version: u64) -> Result<(), Error> {
     // Writes one element after the other, so that a reader that is let in too early sees both versions.
@@ -25,7 +25,7 @@ impl Agent {
                 let mut live = client.allocate(DType::U64, [*len])?;
                 for version in 1..=*last {
                     write(&mut live, version)?;
-                    let pushed = client.push_snapshot(key, &live).version(version).timeout(PATIENCE).call()?;
+                    let pushed = client.push_snapshot(key, &live).version(version).timeout(CALL_TIMEOUT).call()?;
                     assert_eq!(pushed.report.copied, len * 8, "the copy is counted");
                 }
             }
@@ -37,13 +37,13 @@ impl Agent {
                     if version == *last {
                         break;
                     }
-                    weights = client.take_back(key).timeout(PATIENCE).call()?;
+                    weights = client.take_back(key).timeout(CALL_TIMEOUT).call()?;
                 }
             }
             InPlace::TwoBuffers => {
                 let mut weights = client.two_buffers(key, DType::U64, [*len])?;
                 for version in 1..=*last {
-                    let mut next = weights.turn().timeout(PATIENCE).call()?;
+                    let mut next = weights.turn().timeout(CALL_TIMEOUT).call()?;
                     write(&mut next, version)?;
                     weights.push(next, version).call()?;
                 }
@@ -56,7 +56,7 @@ impl Agent {
         let UpdateOrder { key, last, .. } = order;
         let (mut seen, mut version) = (0, 0);
         while version < *last {
-            let tensor = self.client.fetch(key).at_least(version + 1).timeout(PATIENCE).call()?;
+            let tensor = self.client.fetch(key).at_least(version + 1).timeout(CALL_TIMEOUT).call()?;
             version = tensor.version();
             for look in ["at once", "again"] {
                 let torn = tensor.as_slice::<u64>()?.iter().position(|element| *element != version);

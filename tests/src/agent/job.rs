@@ -2,7 +2,7 @@
 
 use super::exchange::check;
 use super::{Agent, work};
-use crate::PATIENCE;
+use crate::WAIT_LIMIT;
 use crate::order::{Change, CountOrder, JobOrder, MeetOrder, Trouble};
 use crate::pattern;
 use std::time::Instant;
@@ -39,7 +39,7 @@ impl Agent {
                 self.job_fetch(&back(at), *len, round, seed(at, true))?;
             }
         }
-        let (name, timeout) = (name.clone(), PATIENCE);
+        let (name, timeout) = (name.clone(), WAIT_LIMIT);
         let add = CountOrder { name: name.clone(), change: Change::Add(1), times: 1, timeout };
         self.count(&add).map_err(|e| work::trouble(&e))?;
         let meet = MeetOrder { name: name.clone(), members: 2, times: 1, timeout };
@@ -55,17 +55,17 @@ impl Agent {
     }
 
     fn job_push(&self, key: &str, len: u64, version: u64, seed: u64, to: Option<&str>) -> Result<(), Trouble> {
-        let filled = self.client.allocate_wait(DType::U8, [len]).timeout(PATIENCE).call();
+        let filled = self.client.allocate_wait(DType::U8, [len]).timeout(WAIT_LIMIT).call();
         let mut tensor = filled.map_err(|e| work::trouble(&e))?;
         pattern::fill(tensor.as_mut_bytes(), DType::U8, seed);
-        let push = self.client.push_tensor(key, tensor).version(version).timeout(PATIENCE);
+        let push = self.client.push_tensor(key, tensor).version(version).timeout(WAIT_LIMIT);
         let push = if let Some(to) = to { push.to(to) } else { push };
         push.call().map_err(|e| work::trouble(e.error()))?;
         Ok(())
     }
 
     fn job_fetch(&self, key: &str, len: u64, version: u64, seed: u64) -> Result<(), Trouble> {
-        let fetched = self.client.fetch(key).exactly(version).timeout(PATIENCE).call();
+        let fetched = self.client.fetch(key).exactly(version).timeout(WAIT_LIMIT).call();
         check(&fetched.map_err(|e| work::trouble(&e))?, len, seed)
     }
 }

@@ -1,9 +1,9 @@
 //! The place of bytes in shared memory, as the kernel reports it.
 
-use crate::order::Place;
+use crate::order::MappedBytes;
 
 /// Returns the place of bytes in a mapping of this process, or `None` if they lie in no file.
-pub(super) fn place_of(bytes: &[u8]) -> Option<Place> {
+pub(super) fn place_of(bytes: &[u8]) -> Option<MappedBytes> {
     let at = bytes.as_ptr().addr() as u64;
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
     maps.lines().find_map(|line| {
@@ -18,6 +18,6 @@ pub(super) fn place_of(bytes: &[u8]) -> Option<Place> {
         let offset = u64::from_str_radix(fields.next()?, 16).ok()?;
         let inode = fields.nth(1)?.parse().ok()?;
         let writable = permissions.contains('w');
-        (inode != 0).then(|| Place { inode, offset: offset + (at - start), writable })
+        (inode != 0).then(|| MappedBytes { inode, offset: offset + (at - start), writable })
     })
 }

@@ -32,7 +32,7 @@ use transfer_client::{BlockingClient, Client, Counter, Error, Tensor, embedded_s
 struct Agent {
     client: BlockingClient,
     /// The async client of a worker that uses it. Its exchange runs on it.
-    face: Option<(Runtime, Client)>,
+    asynchronous: Option<(Runtime, Client)>,
     held: Mutex<HashMap<String, Tensor>>,
     counters: Mutex<HashMap<String, Counter<BlockingClient>>>,
     exchange: Mutex<Option<Arc<Exchange>>>,
@@ -57,9 +57,9 @@ pub fn main() -> ExitCode {
             panic!("{program} cannot be started: {error}");
         }
         ("embedded", []) => embedded(),
-        ("work", [socket, name, arena, face, after]) => {
+        ("work", [socket, name, arena, client, after]) => {
             let arena = arena.parse().expect("arena bytes are a number");
-            work(connect(socket, name, arena, face == "async", after == "comes-back"))
+            work(connect(socket, name, arena, client == "async", after == "comes-back"))
         }
         _ => panic!("started by hand? {arguments:?}"),
     }
@@ -75,7 +75,7 @@ fn embedded() -> ExitCode {
 }
 
 fn connect(socket: &str, name: &str, arena: u64, is_async: bool, reconnects: bool) -> Result<Agent, Error> {
-    let (client, face) = match is_async {
+    let (client, asynchronous) = match is_async {
         false => (BlockingClient::connect(socket).name(name).arena_bytes(arena).reconnect(reconnects).call()?, None),
         true => {
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
@@ -87,7 +87,7 @@ fn connect(socket: &str, name: &str, arena: u64, is_async: bool, reconnects: boo
         }
     };
     let (held, counters, exchange) = (Mutex::default(), Mutex::default(), Mutex::default());
-    Ok(Agent { client, face, held, counters, exchange, shuffles: Mutex::default() })
+    Ok(Agent { client, asynchronous, held, counters, exchange, shuffles: Mutex::default() })
 }
 
 fn work(agent: Result<Agent, Error>) -> ExitCode {

@@ -2,8 +2,8 @@
 
 use super::{Agent, exchange::Exchange, lock, memory, vandal};
 use crate::order::{
-    Answer, Change, CountOrder, Counted, FetchOrder, Fetched, MeetOrder, Met, Order, PushOrder, Pushed, Report, Select,
-    Trouble, Until, Way,
+    Answer, Change, CountOrder, Counted, FetchOrder, Fetched, MeetOrder, Met, Order, PushMode, PushOrder, Pushed,
+    Report, Select, Trouble, Until,
 };
 use crate::pattern;
 use std::future::IntoFuture;
@@ -134,17 +134,17 @@ impl Agent {
             Ok(filled)
         };
         let mut push = match way {
-            Way::Owned => {
+            PushMode::Owned => {
                 let filled = filled().map_err(|e: Error| trouble(&e))?;
                 place = memory::place_of(filled.as_bytes());
                 self.client.push_tensor(key, filled)
             }
-            Way::Frozen => {
+            PushMode::Frozen => {
                 frozen = filled().map_err(|e: Error| trouble(&e))?.freeze();
                 place = memory::place_of(frozen.as_bytes());
                 self.client.push_frozen(key, &frozen)
             }
-            Way::Foreign => {
+            PushMode::Foreign => {
                 foreign = pattern::bytes_of(tensor);
                 self.client.push_bytes(key, dtype, &tensor.shape, &foreign)
             }
@@ -201,7 +201,7 @@ impl Agent {
 impl Agent {
     fn push_briefly(&self, order: &PushOrder, patience: Duration) -> Result<Answer, Trouble> {
         let PushOrder { key, tensor, version, to, timeout, .. } = order;
-        let (runtime, client) = self.face.as_ref().ok_or_else(|| unknown("async face"))?;
+        let (runtime, client) = self.asynchronous.as_ref().ok_or_else(|| unknown("async face"))?;
         let dtype = pattern::dtype(&tensor.dtype);
         let mut filled =
             self.client.allocate_wait(dtype, &tensor.shape).timeout(*timeout).call().map_err(|e| trouble(&e))?;
@@ -225,7 +225,7 @@ impl Agent {
     }
 
     fn fetch_briefly(&self, order: &FetchOrder, patience: Duration) -> Result<Answer, Trouble> {
-        let (runtime, client) = self.face.as_ref().ok_or_else(|| unknown("async face"))?;
+        let (runtime, client) = self.asynchronous.as_ref().ok_or_else(|| unknown("async face"))?;
         let fetch = client.fetch(&order.key).timeout(order.timeout);
         let fetch = match order.select {
             Select::Latest => fetch.latest(),

@@ -111,7 +111,8 @@ impl Crew {
 
     fn start(&mut self, worker: usize) {
         let node = &self.scene.nodes[Crew::node_of(worker)];
-        let start = || Worker::of(node, &Crew::name_of(worker)).arena_bytes(ARENA_BYTES).with_async_face().try_start();
+        let start =
+            || Worker::of(node, &Crew::name_of(worker)).arena_bytes(ARENA_BYTES).with_async_client().try_start();
         // The sidecar may not know yet that the worker's previous process has ended.
         let started = poll(start).unwrap_or_else(|trouble| panic!("worker {worker} does not come back: {trouble}"));
         self.workers[worker] = Some(started);

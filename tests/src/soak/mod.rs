@@ -23,15 +23,15 @@ pub(crate) mod leaks;
 mod stops;
 
 use crate::calls::{Ended, Pending};
-use crate::order::{Answer, FetchOrder, Keep, Order, PushOrder, Select, Trouble, Way};
-use crate::{Carrier, PATIENCE};
+use crate::order::{Answer, FetchOrder, Keep, Order, PushMode, PushOrder, Select, Trouble};
+use crate::{Carrier, WAIT_LIMIT};
 use book::{Book, LARGEST};
 use crew::{Crew, NODES, WORKERS};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
-use stops::{LONG, Member};
+use stops::{COSTLY_STOP, Member};
 
 /// The number of calls that are under way at a time.
 const AT_ONCE: usize = 16;
@@ -150,7 +150,7 @@ pub fn run(options: &Options) {
     }
     soak.crew.let_all_go_on();
     // The calls that are under way still have their time.
-    let patience = Instant::now() + 2 * PATIENCE;
+    let patience = Instant::now() + 2 * WAIT_LIMIT;
     let mut again = HashSet::new();
     while !soak.calls.is_empty() {
         assert!(Instant::now() < patience, "these calls do not end: {:#?}", soak.calls);
@@ -228,7 +228,7 @@ impl Soak {
             return;
         }
         let is_patient = self.random.random_ratio(4, 5);
-        let timeout = if is_patient { PATIENCE } else { self.moment() };
+        let timeout = if is_patient { WAIT_LIMIT } else { self.moment() };
         // A brief call is dropped after this time, whatever its deadline is.
         let brief = (self.random.random_ratio(1, 10)).then(|| self.moment());
         if self.random.random_bool(0.5) && !self.busy.contains(&item.key) {
@@ -244,7 +244,7 @@ impl Soak {
         let order = PushOrder {
             key: item.key.clone(),
             tensor,
-            way: Way::Owned,
+            way: PushMode::Owned,
             version: Some(version),
             to: item.target.map(Crew::name_of),
             timeout,
@@ -280,7 +280,7 @@ impl Soak {
         let partners = [item.owner, item.target.unwrap_or(item.owner)];
         let world = self.world(worker, partners);
         let pending = self.crew.worker(worker).order(order, Some);
-        let (key, is_patient) = (item.key.clone(), timeout == PATIENCE);
+        let (key, is_patient) = (item.key.clone(), timeout == WAIT_LIMIT);
         self.calls.push(Call { pending, key, worker, partners, pushes, version, is_patient, world });
     }
 
@@ -291,7 +291,7 @@ impl Soak {
         let lost: HashSet<String> = self.calls.iter().filter(is_lost).map(|call| call.key.clone()).collect();
         for item in self.items.clone() {
             if lost.contains(&item.key) && !self.busy.contains(&item.key) && again.insert(item.key.clone()) {
-                self.begin_push(&item, PATIENCE, None);
+                self.begin_push(&item, WAIT_LIMIT, None);
             }
         }
     }
@@ -387,7 +387,7 @@ impl Soak {
             _ => (Member::Worker(random.random_range(0..NODES * WORKERS)), "workers stopped"),
         };
         let ms = match (member, what) {
-            (Member::Sidecar(_), "sidecars stopped") => random.random_range(1..=LONG.as_millis() as u64),
+            (Member::Sidecar(_), "sidecars stopped") => random.random_range(1..=COSTLY_STOP.as_millis() as u64),
             // The fabric and gRPC give up after 15 s.
             (Member::Sidecar(_), _) => random.random_range(5_000..20_000),
             (Member::Worker(_), _) => random.random_range(1..3_000),

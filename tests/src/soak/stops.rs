@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 /// A sidecar's stop that is longer than this may cost its peers their links: the tcp fabric and gRPC give a silent
 /// peer up after 15 seconds, and calls that need an answer of it give up sooner. A shorter stop must cost nothing but
 /// time.
-pub(super) const LONG: Duration = Duration::from_millis(1000);
+pub(super) const COSTLY_STOP: Duration = Duration::from_millis(1000);
 
 /// A process that can be stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl Stops {
         if self.now.iter().any(|stop| stop.member == member) {
             return false;
         }
-        let is_long = matches!(member, Member::Sidecar(_)) && lasts > LONG;
+        let is_long = matches!(member, Member::Sidecar(_)) && lasts > COSTLY_STOP;
         self.long += u64::from(is_long);
         self.now.push(Stop { member, until: Instant::now() + lasts, is_long });
         true

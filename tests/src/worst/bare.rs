@@ -10,10 +10,10 @@ use transfer_memory::ring::MAX_RECORD_BYTES;
 use transfer_memory::session::{SessionError, WorkerEnd, WorkerOptions};
 
 /// The timeout of fetches whose replies are never meant to be used.
-const LONG: Duration = Duration::from_secs(600);
+const FETCH_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// How long a handshake may take: the sidecar makes the workers of one user wait for each other.
-const PATIENCE: Duration = Duration::from_secs(60);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(super) struct Bare {
     pub(super) end: WorkerEnd,
@@ -23,7 +23,7 @@ pub(super) struct Bare {
 impl Bare {
     pub(super) fn connect(socket: &Path, name: &str, arena_bytes: u64) -> Result<Bare, SessionError> {
         let name = Name::new(name).expect("a name");
-        let options = WorkerOptions { name, arena_bytes, timeout: PATIENCE };
+        let options = WorkerOptions { name, arena_bytes, timeout: HANDSHAKE_TIMEOUT };
         Ok(Bare { end: WorkerEnd::connect(socket, &options)?, record: Vec::new() })
     }
 
@@ -33,7 +33,7 @@ impl Bare {
         let fetch = Fetch {
             key: Key::new(key).expect("a key"),
             select: Select::Latest,
-            timeout: LONG,
+            timeout: FETCH_TIMEOUT,
             require: None,
             trace: None,
             watches: false,

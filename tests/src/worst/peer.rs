@@ -28,7 +28,7 @@ const REFUSED: &[&str] = &[
 ];
 
 /// How long one exchange of messages may last.
-const PATIENCE: Duration = Duration::from_millis(300);
+const EXCHANGE_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// How long a call may take.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -193,7 +193,7 @@ impl Peer {
         for way in 0..4 {
             let request = self.request();
             let Some((mut link, _)) = self.link(request, notes) else { continue };
-            link.be_brief(PATIENCE);
+            link.be_brief(EXCHANGE_TIMEOUT);
             let mut bytes = vec![0; 4096];
             self.random.fill_bytes(&mut bytes);
             match way {
@@ -209,7 +209,7 @@ impl Peer {
     fn be_deaf(&mut self, notes: &mut Notes<'_>) {
         let request = v1::ConnectRequest { receive_slots: 1 << 20, ..self.request() };
         let Some((mut link, offer)) = self.link(request, notes) else { return };
-        link.be_brief(PATIENCE);
+        link.be_brief(EXCHANGE_TIMEOUT);
         let key = self.key();
         let names = Names::of(&mut link, &[&self.tenant, &key]);
         for index in 0..offer.receive_slots.saturating_sub(4) {
@@ -232,11 +232,11 @@ impl Peer {
     fn wait(&mut self, notes: &mut Notes<'_>) {
         let request = self.request();
         let Some((mut link, offer)) = self.link(request, notes) else { return };
-        link.be_brief(PATIENCE);
+        link.be_brief(EXCHANGE_TIMEOUT);
         let key = self.key();
         let names = Names::of(&mut link, &[&self.tenant, &key]);
         let mut free = offer.receive_slots.saturating_sub(4);
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + EXCHANGE_TIMEOUT;
         let mut index = 0;
         while index < 70_000 && Instant::now() < until {
             if free == 0 {
@@ -318,7 +318,7 @@ impl Peer {
                     tokio::spawn(async move { client.prepare_buffers(prepare).await.map(drop) })
                 })
                 .collect();
-            tokio::time::sleep(PATIENCE / 2).await;
+            tokio::time::sleep(EXCHANGE_TIMEOUT / 2).await;
             let mut ended = Vec::new();
             for call in calls {
                 if call.is_finished() {
@@ -364,7 +364,7 @@ impl Peer {
                 }
                 Ok::<_, tonic::Status>(())
             };
-            match tokio::time::timeout(PATIENCE, listen).await {
+            match tokio::time::timeout(EXCHANGE_TIMEOUT, listen).await {
                 Ok(Err(status)) => Err(status),
                 _ => Ok(heard),
             }

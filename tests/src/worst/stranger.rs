@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// The timeout of each connection attempt, read and write.
-const PATIENCE: Duration = Duration::from_millis(100);
+const IO_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The first bytes of an HTTP/2 connection.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -73,9 +73,9 @@ impl Stranger {
     fn everywhere(&self, notes: &mut Notes<'_>) -> Vec<Box<dyn Stream>> {
         let mut all: Vec<Box<dyn Stream>> = Vec::new();
         for port in &self.ports {
-            let connected = TcpStream::connect_timeout(port, PATIENCE).and_then(|stream| {
-                stream.set_read_timeout(Some(PATIENCE))?;
-                stream.set_write_timeout(Some(PATIENCE))?;
+            let connected = TcpStream::connect_timeout(port, IO_TIMEOUT).and_then(|stream| {
+                stream.set_read_timeout(Some(IO_TIMEOUT))?;
+                stream.set_write_timeout(Some(IO_TIMEOUT))?;
                 Ok(stream)
             });
             if let Some(stream) = note(notes, connected) {
@@ -84,8 +84,8 @@ impl Stranger {
         }
         for path in &self.sockets {
             let connected = UnixStream::connect(path).and_then(|stream| {
-                stream.set_read_timeout(Some(PATIENCE))?;
-                stream.set_write_timeout(Some(PATIENCE))?;
+                stream.set_read_timeout(Some(IO_TIMEOUT))?;
+                stream.set_write_timeout(Some(IO_TIMEOUT))?;
                 Ok(stream)
             });
             if let Some(stream) = note(notes, connected) {
@@ -173,8 +173,8 @@ impl Stranger {
     fn pages(&mut self, notes: &mut Notes<'_>) {
         let Some(http) = self.http else { return };
         for page in ["/metrics", "/", "/healthz", "/nothing"].into_iter().cycle().take(40) {
-            let asked = TcpStream::connect_timeout(&http, PATIENCE).and_then(|mut stream| {
-                stream.set_read_timeout(Some(PATIENCE))?;
+            let asked = TcpStream::connect_timeout(&http, IO_TIMEOUT).and_then(|mut stream| {
+                stream.set_read_timeout(Some(IO_TIMEOUT))?;
                 write!(stream, "GET {page} HTTP/1.1\r\nhost: x\r\n\r\n")?;
                 stream.read(&mut [0; 100]).map(drop)
             });
@@ -193,10 +193,10 @@ impl Stranger {
     fn tokens(&mut self, notes: &mut Notes<'_>) {
         let Some(data) = self.data else { return };
         for _ in 0..40 {
-            let Some(stream) = note(notes, TcpStream::connect_timeout(&data, PATIENCE)) else { continue };
+            let Some(stream) = note(notes, TcpStream::connect_timeout(&data, IO_TIMEOUT)) else { continue };
             drop(stream);
             let mut link = Link::at(data);
-            link.be_brief(PATIENCE);
+            link.be_brief(IO_TIMEOUT);
             let mut token = [0; 16];
             self.random.fill_bytes(&mut token);
             link.frame(HELLO, 0, 0, None, &token);

@@ -3,7 +3,7 @@
 use super::home::Former;
 use std::sync::Arc;
 use transfer_core::memory::{ALIGNMENT, LocalSlice};
-use transfer_memory::arena::{Arena, Block, OpenBlock, Shared};
+use transfer_memory::arena::{Arena, Block, LentSlice, OpenBlock};
 
 /// A range that is about to be pushed.
 #[derive(Debug)]
@@ -106,7 +106,7 @@ impl Held {
 #[derive(Debug)]
 pub(crate) struct SharedRange {
     arena: Option<Arena>,
-    shared: Shared,
+    shared: LentSlice,
 }
 
 impl SharedRange {

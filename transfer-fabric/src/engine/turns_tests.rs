@@ -13,7 +13,7 @@ use transfer_memory::board::board_bytes;
 use transfer_memory::segment::{Lock, Pages, PinnedBudget, Segment, SegmentOptions};
 
 /// How long anything may take before a test fails.
-const LONG: Duration = Duration::from_secs(30);
+const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn memory(len: u64) -> Segment {
     Segment::create("turns", &SegmentOptions { len, pages: Pages::Base, lock: Lock::No }, &PinnedBudget::new(1 << 24))
@@ -43,7 +43,7 @@ fn ask(engine: &Engine) -> mpsc::Receiver<ThreadId> {
 
 /// Turns the engine until something has been told.
 fn turn_until(engine: &Engine, told: &mpsc::Receiver<ThreadId>) -> Result<Option<ThreadId>, NotTurned> {
-    engine.turns().turn(Instant::now() + LONG, Duration::ZERO, |_| match told.try_recv() {
+    engine.turns().turn(Instant::now() + STEP_TIMEOUT, Duration::ZERO, |_| match told.try_recv() {
         Ok(thread) => ControlFlow::Break(thread),
         Err(_) => ControlFlow::Continue(()),
     })
@@ -57,8 +57,9 @@ fn who_waits_turns_it_and_otherwise_its_own_thread_does() {
         let mut by_me = 0;
         for _ in 0..100 {
             // The keeper may be faster than this thread.
-            let turned =
-                engine.turns().turn(Instant::now() + LONG, Duration::ZERO, |_| ControlFlow::Break(ask(&engine)));
+            let turned = engine
+                .turns()
+                .turn(Instant::now() + STEP_TIMEOUT, Duration::ZERO, |_| ControlFlow::Break(ask(&engine)));
             match turn_until(&engine, &turned.unwrap().unwrap()) {
                 Ok(thread) => by_me += u32::from(thread == Some(me)),
                 Err(NotTurned) => unreachable!("nobody else waits"),
@@ -67,7 +68,7 @@ fn who_waits_turns_it_and_otherwise_its_own_thread_does() {
         assert!(by_me > 0, "{poll:?}: a thread that waits does what it waits for");
         // Nobody waits in it any more, in whichever state the keeper is.
         for _ in 0..10 {
-            let by = ask(&engine).recv_timeout(LONG).unwrap();
+            let by = ask(&engine).recv_timeout(STEP_TIMEOUT).unwrap();
             assert_ne!(by, me, "{poll:?}");
         }
         engine.stop();
@@ -85,7 +86,7 @@ fn a_turn_ends_at_its_time_and_sleeps_only_after_it_has_asked() {
     });
     assert_eq!(turned, Ok(None));
     assert!(began.elapsed() >= time && sleeps > 0);
-    let turned = engine.turns().turn(began + LONG, Duration::ZERO, |between| match between {
+    let turned = engine.turns().turn(began + STEP_TIMEOUT, Duration::ZERO, |between| match between {
         PollPoint::Sleep => ControlFlow::Break("before the sleep"),
         PollPoint::Rounds(_) => ControlFlow::Continue(()),
     });
@@ -100,18 +101,18 @@ fn one_waiter_turns_it_and_none_while_others_follow() {
     thread::scope(|scope| {
         let turns = engine.turns();
         let first = scope.spawn(|| {
-            turns.turn(Instant::now() + LONG, LONG, |_| {
+            turns.turn(Instant::now() + STEP_TIMEOUT, STEP_TIMEOUT, |_| {
                 let _ = inside.send(());
                 if leave.load(Ordering::SeqCst) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             })
         });
-        is_inside.recv_timeout(LONG).unwrap();
+        is_inside.recv_timeout(STEP_TIMEOUT).unwrap();
         assert_eq!(turn_until(&engine, &mpsc::channel().1), Err(NotTurned), "another one turns it");
         let follower = turns.follow();
         leave.store(true, Ordering::SeqCst);
         assert_eq!(first.join().unwrap(), Ok(Some(())));
         assert_eq!(turn_until(&engine, &mpsc::channel().1), Err(NotTurned), "the keeper turns it for the follower");
-        ask(&engine).recv_timeout(LONG).unwrap();
+        ask(&engine).recv_timeout(STEP_TIMEOUT).unwrap();
         drop(follower);
         let told = ask(&engine);
         assert!(turn_until(&engine, &told).is_ok());
@@ -127,19 +128,19 @@ fn who_begins_something_makes_the_first_step_unless_others_turn_it() {
     loop {
         let told = ask(&engine);
         let stepped = turns.step();
-        if told.recv_timeout(LONG).unwrap() == me {
+        if told.recv_timeout(STEP_TIMEOUT).unwrap() == me {
             assert!(stepped);
             break;
         }
-        assert!(began.elapsed() < LONG, "the keeper does it each time");
+        assert!(began.elapsed() < STEP_TIMEOUT, "the keeper does it each time");
     }
     let follower = turns.follow();
     assert!(!turns.step(), "the keeper turns it for the follower");
     drop(follower);
-    let turned = turns.turn(Instant::now() + LONG, Duration::ZERO, |_| ControlFlow::Break(turns.step()));
+    let turned = turns.turn(Instant::now() + STEP_TIMEOUT, Duration::ZERO, |_| ControlFlow::Break(turns.step()));
     assert_eq!(turned, Ok(Some(false)), "it is in hands already");
     // What is left is done, in whichever state the keeper is.
-    ask(&engine).recv_timeout(LONG).unwrap();
+    ask(&engine).recv_timeout(STEP_TIMEOUT).unwrap();
     engine.stop();
     assert!(!turns.step());
 }
@@ -148,7 +149,7 @@ fn who_begins_something_makes_the_first_step_unless_others_turn_it() {
 fn what_belongs_to_its_own_thread_is_left_to_it() {
     let engine = engine(PollStrategy::Event);
     let board = Arc::new(memory(board_bytes(8)));
-    let turned = engine.turns().turn::<()>(Instant::now() + LONG, Duration::ZERO, |_| {
+    let turned = engine.turns().turn::<()>(Instant::now() + STEP_TIMEOUT, Duration::ZERO, |_| {
         let add = EngineCommand::AddPool {
             domain: Tenant::User(0),
             id: SegmentId(7),
@@ -159,7 +160,7 @@ fn what_belongs_to_its_own_thread_is_left_to_it() {
         ControlFlow::Continue(())
     });
     assert_eq!(turned, Err(NotTurned));
-    ask(&engine).recv_timeout(LONG).unwrap();
+    ask(&engine).recv_timeout(STEP_TIMEOUT).unwrap();
     // The first half of the word is the id of the thread that holds it.
     let word = || board.mapping().word_at(0).unwrap().load(Ordering::Acquire);
     assert_ne!(word(), 0, "the board is alive");
@@ -173,13 +174,16 @@ fn a_turn_ends_with_the_engine() {
     let engine = engine(PollStrategy::Event);
     let turns = engine.turns().clone();
     let handle = engine.handle().clone();
-    let turned = turns.turn::<()>(Instant::now() + LONG, Duration::ZERO, |_| {
+    let turned = turns.turn::<()>(Instant::now() + STEP_TIMEOUT, Duration::ZERO, |_| {
         let _ = handle.send(EngineCommand::Stop);
         ControlFlow::Continue(())
     });
     assert_eq!(turned, Err(NotTurned));
     engine.stop();
-    assert_eq!(turns.turn::<()>(Instant::now() + LONG, Duration::ZERO, |_| ControlFlow::Continue(())), Err(NotTurned));
+    assert_eq!(
+        turns.turn::<()>(Instant::now() + STEP_TIMEOUT, Duration::ZERO, |_| ControlFlow::Continue(())),
+        Err(NotTurned)
+    );
 }
 
 // Promise: embedded-sidecar
@@ -187,7 +191,7 @@ fn a_turn_ends_with_the_engine() {
 fn a_bug_in_the_engine_ends_the_engine_and_not_the_call() {
     let engine = engine(PollStrategy::Event);
     let mut asked = false;
-    let turned = engine.turns().turn::<()>(Instant::now() + LONG, Duration::ZERO, |_| {
+    let turned = engine.turns().turn::<()>(Instant::now() + STEP_TIMEOUT, Duration::ZERO, |_| {
         if !std::mem::replace(&mut asked, true) {
             let bug = |_| panic!("a bug, for a test");
             engine.handle().send(EngineCommand::Snapshot(Box::new(bug))).unwrap();
@@ -202,10 +206,10 @@ fn a_bug_in_the_engine_ends_the_engine_and_not_the_call() {
 /// Turns the engine in another thread until `leave` is set, with a keeper that sleeps meanwhile.
 fn turn_beside_keeper(engine: &Engine, leave: &AtomicBool, meanwhile: impl FnOnce()) {
     // A keeper that has not begun waits for the engine.
-    ask(engine).recv_timeout(LONG).unwrap();
+    ask(engine).recv_timeout(STEP_TIMEOUT).unwrap();
     thread::scope(|scope| {
         let waiter = scope.spawn(|| {
-            engine.turns().turn(Instant::now() + LONG, Duration::ZERO, |_| match leave.load(Ordering::SeqCst) {
+            engine.turns().turn(Instant::now() + STEP_TIMEOUT, Duration::ZERO, |_| match leave.load(Ordering::SeqCst) {
                 true => ControlFlow::Break(()),
                 false => ControlFlow::Continue(()),
             })
@@ -213,9 +217,9 @@ fn turn_beside_keeper(engine: &Engine, leave: &AtomicBool, meanwhile: impl FnOnc
         let began = Instant::now();
         while !engine.turns().keeper().0 {
             // Only what wakes it tells the keeper that a turn goes on.
-            let _ = ask(engine).recv_timeout(LONG);
+            let _ = ask(engine).recv_timeout(STEP_TIMEOUT);
             assert!(
-                began.elapsed() < LONG && !waiter.is_finished(),
+                began.elapsed() < STEP_TIMEOUT && !waiter.is_finished(),
                 "the keeper does not sleep: {:?} {:?}",
                 engine.turns(),
                 engine.turns().keeper()
@@ -224,7 +228,7 @@ fn turn_beside_keeper(engine: &Engine, leave: &AtomicBool, meanwhile: impl FnOnc
         meanwhile();
         leave.store(true, Ordering::SeqCst);
         // This ends the waiter's sleep.
-        let _ = ask(engine).recv_timeout(LONG);
+        let _ = ask(engine).recv_timeout(STEP_TIMEOUT);
         assert_eq!(waiter.join().unwrap(), Ok(Some(())));
     });
 }
@@ -241,12 +245,12 @@ fn what_comes_while_a_waiter_turns_it_wakes_the_waiter_alone() {
             loop {
                 let before = engine.turns().keeper();
                 for _ in 0..100 {
-                    assert_ne!(ask(&engine).recv_timeout(LONG).unwrap(), me);
+                    assert_ne!(ask(&engine).recv_timeout(STEP_TIMEOUT).unwrap(), me);
                 }
                 if before.0 && engine.turns().keeper() == before {
                     break;
                 }
-                assert!(began.elapsed() < LONG, "{poll:?}: the keeper is woken for nothing");
+                assert!(began.elapsed() < STEP_TIMEOUT, "{poll:?}: the keeper is woken for nothing");
             }
         });
         engine.stop();
@@ -259,7 +263,11 @@ fn keeper_that_slept_through_a_turn_serves_what_comes_after_it() {
     let engine = engine(PollStrategy::Event);
     for n in 0..50 {
         turn_beside_keeper(&engine, &AtomicBool::new(false), || {});
-        assert!(ask(&engine).recv_timeout(LONG).is_ok(), "nobody has answered question {n}: {:?}", engine.turns());
+        assert!(
+            ask(&engine).recv_timeout(STEP_TIMEOUT).is_ok(),
+            "nobody has answered question {n}: {:?}",
+            engine.turns()
+        );
     }
     engine.stop();
 }
@@ -310,7 +318,7 @@ fn nothing_is_left_undone_whoever_comes_and_goes() {
             }
             for n in 0..2000 {
                 let told = ask(&engine);
-                let by = told.recv_timeout(LONG);
+                let by = told.recv_timeout(STEP_TIMEOUT);
                 if by.is_err() {
                     over.store(true, Ordering::SeqCst);
                     panic!("{poll:?}: nobody has answered question {n}: {:?}", engine.turns());

@@ -29,7 +29,7 @@ const RECORDS_PER_TURN: usize = 64;
 const MAX_BACKLOG: usize = 4096;
 
 /// Dropping it reports that the sidecar holds nothing of the session any longer.
-type Place = Box<dyn Any + Send>;
+type SessionGuard = Box<dyn Any + Send>;
 
 type Notices = HashMap<SegmentId, (SegmentId, Arc<Segment>)>;
 
@@ -48,7 +48,7 @@ pub(super) enum Take {
 pub(super) struct Worker {
     socket: SidecarSocket,
     pidfd: Option<OwnedFd>,
-    place: Place,
+    place: SessionGuard,
     submission: Consumer,
     completion: Producer,
     /// The segments that this worker can map.
@@ -72,14 +72,14 @@ pub(super) struct Worker {
 struct Evicted {
     socket: SidecarSocket,
     pidfd: Option<OwnedFd>,
-    _place: Place,
+    _place: SessionGuard,
 }
 
 /// The sidecar's ends of a session, from the handshake.
 pub(super) struct Ends {
     pub(super) socket: SidecarSocket,
     pub(super) pidfd: Option<OwnedFd>,
-    pub(super) place: Place,
+    pub(super) place: SessionGuard,
     pub(super) submission: Consumer,
     pub(super) completion: Producer,
     pub(super) notices: Option<(SegmentId, Arc<Segment>)>,

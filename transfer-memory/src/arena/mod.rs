@@ -137,7 +137,7 @@ pub struct NotLent {
 
 /// A range of the arena that the sidecar holds as well, after [`Arena::share`] or [`OpenBlock::lend`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shared {
+pub struct LentSlice {
     /// The range.
     pub slice: LocalSlice,
     /// The start of the allocation that contains the range, as [`Arena::give_back`] takes it. Bytes from the arena's
@@ -201,7 +201,7 @@ impl Arena {
     /// allocation that still has a reader in this process. Returns `None` if they do not: the caller has to copy them
     /// into an allocation of their own.
     #[must_use]
-    pub fn share(&self, pointer: *const u8, len: u64) -> Option<Shared> {
+    pub fn share(&self, pointer: *const u8, len: u64) -> Option<LentSlice> {
         let inside = self.0.mapping.offset_of(pointer);
         let mut state = self.0.state.lock();
         let offset = inside.or_else(|| state.regions.offset_of(pointer))?;
@@ -212,16 +212,16 @@ impl Arena {
         }
         entry.lent = entry.lent.checked_add(1)?;
         let allocation_end = start + entry.room.padded_len();
-        Some(Shared { slice: LocalSlice { segment: self.0.id, offset, len }, allocation: *start, allocation_end })
+        Some(LentSlice { slice: LocalSlice { segment: self.0.id, offset, len }, allocation: *start, allocation_end })
     }
 
     /// Lends an allocation that an [`OpenBlock`] owns to the sidecar once more.
-    fn lend_open(&self, offset: u64) -> Option<Shared> {
+    fn lend_open(&self, offset: u64) -> Option<LentSlice> {
         let mut state = self.0.state.lock();
         let entry = state.entries.get_mut(&offset)?;
         entry.lent = entry.lent.checked_add(1)?;
         let (len, allocation_end) = (entry.room.len(), offset + entry.room.padded_len());
-        Some(Shared { slice: LocalSlice { segment: self.0.id, offset, len }, allocation: offset, allocation_end })
+        Some(LentSlice { slice: LocalSlice { segment: self.0.id, offset, len }, allocation: offset, allocation_end })
     }
 
     /// Whether the sidecar holds the allocation that starts at `offset`.

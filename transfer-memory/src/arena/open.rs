@@ -1,6 +1,6 @@
 //! A block into which fetches land.
 
-use super::{Block, Shared};
+use super::{Block, LentSlice};
 use crate::segment::MapError;
 use transfer_core::memory::LocalSlice;
 
@@ -25,7 +25,7 @@ impl OpenBlock {
     /// Lends the range to the sidecar once more. [`Arena::give_back`](super::Arena::give_back) ends this. If this is dropped before,
     /// the range stays allocated until then.
     #[must_use = "the range stays lent until it is given back"]
-    pub fn lend(&self) -> Option<Shared> {
+    pub fn lend(&self) -> Option<LentSlice> {
         self.0.arena.lend_open(self.0.offset)
     }
 

@@ -121,7 +121,7 @@ fn frozen_blocks_can_be_shared_by_pointer_and_outlive_either_holder() {
     let values = part.values().inner();
     let shared = arena.share(values.as_ptr(), values.len() as u64).unwrap();
     let expected = LocalSlice { segment: SegmentId(5), offset: start + 200, len: 40 };
-    assert_eq!(shared, Shared { slice: expected, allocation: start, allocation_end: start + 448 });
+    assert_eq!(shared, LentSlice { slice: expected, allocation: start, allocation_end: start + 448 });
     assert!(arena.share(values.as_ptr(), 201).is_none(), "beyond its allocation");
     assert!(arena.share([0u8; 4].as_ptr(), 4).is_none(), "elsewhere");
     assert_eq!(arena.take_back(start).unwrap_err(), NotLent { arena: SegmentId(5), offset: start });

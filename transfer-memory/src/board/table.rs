@@ -19,12 +19,12 @@ pub struct NoRoom;
 pub struct BoardWriter {
     words: Words,
     /// The content of each entry, in private memory. The entries in shared memory are for the readers.
-    places: Vec<Option<Place>>,
+    places: Vec<Option<Occupant>>,
     tickets: HashMap<u64, usize>,
 }
 
 #[derive(Debug, Clone)]
-struct Place {
+struct Occupant {
     key: Key,
     ticket: u64,
     /// Whether workers may sleep until the entry changes.
@@ -65,7 +65,7 @@ impl BoardWriter {
         let MetaParts { dtype, dims, metadata_bytes: 0 } = meta.parts() else { return Err(NoRoom) };
         let shape = u64::from(slice.segment.0) | (dtype as u64) << 32;
         let written = encode(key, [hash, ticket, version.0, shape, slice.offset], dims).ok_or(NoRoom)?;
-        self.put(key, hash, Place { key: key.clone(), ticket, is_watched: false }, &written)
+        self.put(key, hash, Occupant { key: key.clone(), ticket, is_watched: false }, &written)
     }
 
     /// Publishes a notice of the worker that owns `arena`. It replaces the entry of the key. `notices` is the segment
@@ -84,10 +84,10 @@ impl BoardWriter {
         let shape = u64::from(notices.0) | u64::from(NAMES_A_NOTICE) << 32;
         let offset = u64::from(notice) * NOTICE_BYTES;
         let written = encode(key, [hash, ticket, 0, shape, offset], &[u64::from(arena.0)]).ok_or(NoRoom)?;
-        self.put(key, hash, Place { key: key.clone(), ticket, is_watched: true }, &written)
+        self.put(key, hash, Occupant { key: key.clone(), ticket, is_watched: true }, &written)
     }
 
-    fn put(&mut self, key: &Key, hash: u64, new: Place, written: &Body) -> Result<(), NoRoom> {
+    fn put(&mut self, key: &Key, hash: u64, new: Occupant, written: &Body) -> Result<(), NoRoom> {
         let mut free = None;
         let mut own = None;
         for at in probes(hash, self.places.len()) {
@@ -117,7 +117,7 @@ impl BoardWriter {
         }
     }
 
-    fn write(&self, at: usize, body: &[u64], before: Option<Place>) {
+    fn write(&self, at: usize, body: &[u64], before: Option<Occupant>) {
         let entry = self.words.part(HEADER_WORDS + at * ENTRY_WORDS, ENTRY_WORDS);
         entry::write(entry, body);
         if before.is_some_and(|place| place.is_watched) {

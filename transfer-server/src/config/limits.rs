@@ -75,10 +75,10 @@ impl Default for DirectoryLimits {
     }
 }
 
-type Place = fn(&mut AllLimits) -> &mut u64;
+type LimitField = fn(&mut AllLimits) -> &mut u64;
 
 /// The name of each limit, and its place.
-const LIMITS: [(&str, Place); 10] = [
+const LIMITS: [(&str, LimitField); 10] = [
     ("keys_per_worker", |all| &mut all.node.keys_per_worker),
     ("keys_per_user", |all| &mut all.node.keys_per_user),
     ("keys_per_node", |all| &mut all.node.keys_per_node),

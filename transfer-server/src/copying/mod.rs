@@ -9,15 +9,15 @@
 //! - `place`: the folder, and the path below it. `room`: the limits of bytes. `slots`: how many at a time.
 //! - `receiver`: the thread. `pace`: how slow it may be. `error`: the reasons why there is no copy.
 
+mod destination;
 mod error;
 mod pace;
-mod place;
 mod receiver;
 mod room;
 mod slots;
 
+pub(crate) use destination::Folder;
 pub(crate) use error::CopyError;
-pub(crate) use place::Folder;
 
 use crate::config::{CopyConfig, CopyRole, Tenancy};
 use crate::engine::EngineClient;

@@ -130,7 +130,7 @@ impl Receiver {
         let pieces = bytes.div_ceil(*message_bytes);
         let (mut asked, mut next, mut early) = (0, 1, BTreeMap::new());
         let (mut hasher, mut buffer) = (blake3::Hasher::new(), vec![0; CHUNK_BYTES]);
-        let (mut at, mut reported, mut way) = (0, Instant::now(), Way::default());
+        let (mut at, mut reported, mut way) = (0, Instant::now(), Carried::default());
         let mut pace = Pace::new(reported);
         loop {
             // The version after the pieces is the digest.
@@ -254,18 +254,18 @@ fn copy_out(memory: &Segment, offset: u64, to: &mut [u8]) -> Result<(), CopyErro
 }
 
 /// What carried the pieces.
-struct Way {
+struct Carried {
     fabric: FabricKind,
     copied: u64,
 }
 
-impl Default for Way {
-    fn default() -> Way {
-        Way { fabric: FabricKind::Local, copied: 0 }
+impl Default for Carried {
+    fn default() -> Carried {
+        Carried { fabric: FabricKind::Local, copied: 0 }
     }
 }
 
-impl Way {
+impl Carried {
     fn add(&mut self, tensor: &FetchedTensor) {
         self.fabric = tensor.report.fabric;
         self.copied = self.copied.saturating_add(tensor.report.copied);

@@ -1,7 +1,7 @@
 //! The limits of copies: the size of one file, and of all together.
 
+use super::destination::{Destination, Folder};
 use super::error::CopyError;
-use super::place::{Folder, Place};
 use crate::config::Size;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -39,7 +39,7 @@ impl Room {
     pub(super) fn reserve(
         &self,
         folder: &Folder,
-        place: &Place,
+        place: &Destination,
         path: &str,
         bytes: u64,
     ) -> Result<Reserved, CopyError> {

@@ -237,7 +237,7 @@ mod tests {
     use std::net::TcpStream;
 
     /// Longer than the test waits, so that no connection is closed because of its time.
-    const LONG: Duration = Duration::from_secs(60);
+    const CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
 
     // Promise: http-listen, seen to fail
     #[test]
@@ -248,10 +248,10 @@ mod tests {
         let routes = Router::new().route("/healthz", get(async || "ok\n"));
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a runtime");
-        let server = runtime.spawn(serve(listener, routes, LONG));
+        let server = runtime.spawn(serve(listener, routes, CONNECTION_TIMEOUT));
         let connect = || {
             let stream = TcpStream::connect(at).expect("somebody listens");
-            stream.set_read_timeout(Some(LONG / 2)).expect("a timeout");
+            stream.set_read_timeout(Some(CONNECTION_TIMEOUT / 2)).expect("a timeout");
             stream
         };
         let ask = |mut stream: &TcpStream| {

@@ -21,14 +21,14 @@ pub(super) const TARGET: &str = "transfer_log";
 pub(crate) struct Limiter {
     /// The most lines of one call site in one window; 0: any number.
     most: u32,
-    places: Mutex<HashMap<Identifier, Place>>,
+    places: Mutex<HashMap<Identifier, LogSite>>,
     /// Notified when a line was dropped and not yet reported.
     to_tell: Condvar,
     dropped: AtomicU64,
 }
 
 #[derive(Debug)]
-struct Place {
+struct LogSite {
     metadata: &'static Metadata<'static>,
     began: Instant,
     written: u32,
@@ -60,8 +60,12 @@ impl Limiter {
             return true;
         }
         let mut places = self.places.lock();
-        let place =
-            places.entry(metadata.callsite()).or_insert_with(|| Place { metadata, began: now, written: 0, untold: 0 });
+        let place = places.entry(metadata.callsite()).or_insert_with(|| LogSite {
+            metadata,
+            began: now,
+            written: 0,
+            untold: 0,
+        });
         if now.saturating_duration_since(place.began) >= RATE_WINDOW {
             (place.began, place.written) = (now, 0);
         }

@@ -43,9 +43,9 @@ impl WholeRequest {
     }
 }
 
-async fn free(places: &Arc<Semaphore>) -> Place {
+async fn free(places: &Arc<Semaphore>) -> TakenPlace {
     match places.clone().acquire_owned().await {
-        Ok(place) => Place(place),
+        Ok(place) => TakenPlace(place),
         // The semaphore is never closed.
         Err(_closed) => std::future::pending().await,
     }
@@ -53,7 +53,7 @@ async fn free(places: &Arc<Semaphore>) -> Place {
 
 /// A taken place. Dropping it frees the place.
 #[derive(Debug)]
-pub(super) struct Place(#[expect(dead_code, reason = "kept for its drop")] OwnedSemaphorePermit);
+pub(super) struct TakenPlace(#[expect(dead_code, reason = "kept for its drop")] OwnedSemaphorePermit);
 
 impl Places {
     pub(super) fn new(all: usize) -> Places {
@@ -62,7 +62,7 @@ impl Places {
 
     /// Waits for a place for a new connection. If connections that have sent requests hold all places, it waits until
     /// one of them is answered.
-    pub(super) async fn wait(&mut self) -> Place {
+    pub(super) async fn wait(&mut self) -> TakenPlace {
         loop {
             self.taken.retain(|taken| !taken.task.is_finished());
             let silent = self.taken.iter().position(|taken| !taken.asked.is_set());
@@ -98,11 +98,11 @@ mod tests {
     use super::*;
 
     /// Longer than a loaded machine needs for any step here, so that a hang fails the test.
-    const LONG: Duration = Duration::from_secs(30);
+    const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
     /// Takes a place, and never gives it back.
     async fn take(places: &mut Places) -> (WholeRequest, AbortHandle) {
-        let place = tokio::time::timeout(LONG, places.wait()).await.expect("somebody makes room");
+        let place = tokio::time::timeout(STEP_TIMEOUT, places.wait()).await.expect("somebody makes room");
         let asked = WholeRequest::default();
         let task = tokio::spawn(async move {
             let _place = place;

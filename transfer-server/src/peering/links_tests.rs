@@ -18,7 +18,7 @@ fn name(text: &str) -> Name {
 
 /// The commands that the tests' engine receives.
 #[derive(Debug, PartialEq)]
-enum Told {
+enum Command {
     Begin(LinkId),
     Accept(LinkId, PeerInfo, Vec<u8>),
     Finish(LinkId, PeerInfo, Vec<u8>),
@@ -28,12 +28,12 @@ enum Told {
 
 struct Node {
     links: Links,
-    told: mpsc::UnboundedReceiver<Told>,
+    told: mpsc::UnboundedReceiver<Command>,
     address: SocketAddr,
 }
 
 /// Makes an engine that accepts every command, numbers links from `first` on, and offers its own name.
-fn engine(node: &str, first: u32) -> (EngineClient, mpsc::UnboundedReceiver<Told>) {
+fn engine(node: &str, first: u32) -> (EngineClient, mpsc::UnboundedReceiver<Command>) {
     let (tell, told) = mpsc::unbounded_channel();
     let next = std::sync::atomic::AtomicU32::new(first);
     let own = Offer(node.as_bytes().to_vec());
@@ -43,19 +43,19 @@ fn engine(node: &str, first: u32) -> (EngineClient, mpsc::UnboundedReceiver<Told
             EngineCommand::BeginLink { answer, .. } => {
                 let link = number();
                 answer(Ok((link, own.clone(), 64)));
-                Told::Begin(link)
+                Command::Begin(link)
             }
             EngineCommand::AcceptLink { peer, offer, answer, .. } => {
                 let link = number();
                 answer(Ok((link, own.clone(), 32)));
-                Told::Accept(link, peer, offer.0)
+                Command::Accept(link, peer, offer.0)
             }
-            EngineCommand::AbandonLink { link, .. } => Told::Abandoned(link),
+            EngineCommand::AbandonLink { link, .. } => Command::Abandoned(link),
             EngineCommand::FinishLink { link, peer, offer, answer } => {
                 answer(Ok(()));
-                Told::Finish(link, peer, offer.0)
+                Command::Finish(link, peer, offer.0)
             }
-            EngineCommand::ConnectFailed { peer, link, why } => Told::Failed(peer, link, why),
+            EngineCommand::ConnectFailed { peer, link, why } => Command::Failed(peer, link, why),
             _ => panic!("not a command of these tests"),
         };
         let _ = tell.send(note);
@@ -99,13 +99,13 @@ impl Node {
         Node { links, told, address }
     }
 
-    async fn hear(&mut self) -> Told {
+    async fn hear(&mut self) -> Command {
         tokio::time::timeout(SOON, self.told.recv()).await.unwrap().unwrap()
     }
 
     async fn why(&mut self) -> String {
         loop {
-            if let Told::Failed(_, _, why) = self.hear().await {
+            if let Command::Failed(_, _, why) = self.hear().await {
                 return why;
             }
         }
@@ -139,16 +139,16 @@ async fn a_call_makes_a_link() {
     let mut b = Node::start(&directory, "b", |_| ()).await;
     a.links.wanted(&name("b"));
     a.links.wanted(&name("b"));
-    assert_eq!(a.hear().await, Told::Begin(LinkId(100)));
-    assert_eq!(b.hear().await, Told::Accept(LinkId(100), info("a", 64), b"a".to_vec()));
-    assert_eq!(a.hear().await, Told::Finish(LinkId(100), info("b", 32), b"b".to_vec()));
+    assert_eq!(a.hear().await, Command::Begin(LinkId(100)));
+    assert_eq!(b.hear().await, Command::Accept(LinkId(100), info("a", 64), b"a".to_vec()));
+    assert_eq!(a.hear().await, Command::Finish(LinkId(100), info("b", 32), b"b".to_vec()));
     // The other side does not call until the link is up or dead.
     b.links.wanted(&name("a"));
     a.links.link_up(&name("b"), LinkId(100));
     b.links.link_up(&name("a"), LinkId(100));
     a.links.link_down(&name("b"), LinkId(100), "reset");
     a.links.wanted(&name("b"));
-    assert!(matches!(a.hear().await, Told::Begin(_)));
+    assert!(matches!(a.hear().await, Command::Begin(_)));
     assert!(a.told.try_recv().is_err());
 }
 
@@ -169,18 +169,18 @@ async fn calls_that_cross_make_one_link() {
                 () = tokio::time::sleep(SOON) => panic!("no link"),
             };
             match told {
-                Told::Begin(_) | Told::Abandoned(_) => {}
-                Told::Accept(..) => assert_eq!(accepted.replace(side), None),
-                Told::Finish(..) => assert_eq!(finished.replace(side), None),
-                Told::Failed(_, _, why) => panic!("{side}: {why}"),
+                Command::Begin(_) | Command::Abandoned(_) => {}
+                Command::Accept(..) => assert_eq!(accepted.replace(side), None),
+                Command::Finish(..) => assert_eq!(finished.replace(side), None),
+                Command::Failed(_, _, why) => panic!("{side}: {why}"),
             }
         }
         assert_ne!(finished, accepted);
         a.links.link_up(&name("b"), LinkId(1));
         b.links.link_up(&name("a"), LinkId(1));
         tokio::time::sleep(Duration::from_millis(20)).await;
-        assert!(!matches!(a.told.try_recv(), Ok(Told::Accept(..) | Told::Finish(..) | Told::Failed(..))));
-        assert!(!matches!(b.told.try_recv(), Ok(Told::Accept(..) | Told::Finish(..) | Told::Failed(..))));
+        assert!(!matches!(a.told.try_recv(), Ok(Command::Accept(..) | Command::Finish(..) | Command::Failed(..))));
+        assert!(!matches!(b.told.try_recv(), Ok(Command::Accept(..) | Command::Finish(..) | Command::Failed(..))));
     }
 }
 
@@ -258,9 +258,9 @@ async fn best_common_fabric_carries_the_link_and_both_sides_know_why() {
     let mut b = Node::start(&directory, "b", |me| me.fabrics = BOTH.to_vec()).await;
     let mut c = Node::start(&directory, "c", |me| me.lacking = lacks("no RDMA device")).await;
     a.links.wanted(&name("b"));
-    assert_eq!(a.hear().await, Told::Begin(LinkId(100)));
-    assert_eq!(b.hear().await, Told::Accept(LinkId(100), info("a", 64), b"a".to_vec()));
-    assert_eq!(a.hear().await, Told::Finish(LinkId(100), info("b", 32), b"b".to_vec()));
+    assert_eq!(a.hear().await, Command::Begin(LinkId(100)));
+    assert_eq!(b.hear().await, Command::Accept(LinkId(100), info("a", 64), b"a".to_vec()));
+    assert_eq!(a.hear().await, Command::Finish(LinkId(100), info("b", 32), b"b".to_vec()));
 
     // Verbs is missing at the called node, or at the calling node.
     let because = |node, receive_slots| {
@@ -269,15 +269,15 @@ async fn best_common_fabric_carries_the_link_and_both_sides_know_why() {
         PeerInfo { passed_over, ..info(node, receive_slots) }
     };
     a.links.wanted(&name("c"));
-    assert_eq!(a.hear().await, Told::Begin(LinkId(101)));
-    assert_eq!(a.hear().await, Told::Abandoned(LinkId(101)));
-    assert_eq!(a.hear().await, Told::Begin(LinkId(102)));
-    assert_eq!(a.hear().await, Told::Finish(LinkId(102), because("c", 32), b"c".to_vec()));
-    assert_eq!(c.hear().await, Told::Accept(LinkId(100), because("a", 64), b"a".to_vec()));
+    assert_eq!(a.hear().await, Command::Begin(LinkId(101)));
+    assert_eq!(a.hear().await, Command::Abandoned(LinkId(101)));
+    assert_eq!(a.hear().await, Command::Begin(LinkId(102)));
+    assert_eq!(a.hear().await, Command::Finish(LinkId(102), because("c", 32), b"c".to_vec()));
+    assert_eq!(c.hear().await, Command::Accept(LinkId(100), because("a", 64), b"a".to_vec()));
     c.links.wanted(&name("b"));
-    assert_eq!(c.hear().await, Told::Begin(LinkId(101)));
-    assert_eq!(c.hear().await, Told::Finish(LinkId(101), because("b", 32), b"b".to_vec()));
-    assert_eq!(b.hear().await, Told::Accept(LinkId(101), because("c", 64), b"c".to_vec()));
+    assert_eq!(c.hear().await, Command::Begin(LinkId(101)));
+    assert_eq!(c.hear().await, Command::Finish(LinkId(101), because("b", 32), b"b".to_vec()));
+    assert_eq!(b.hear().await, Command::Accept(LinkId(101), because("c", 64), b"c".to_vec()));
 }
 
 #[tokio::test]
@@ -286,22 +286,22 @@ async fn a_link_that_does_not_come_up_is_made_over_the_next_fabric() {
     let mut a = Node::start(&directory, "a", |me| me.fabrics = BOTH.to_vec()).await;
     let mut b = Node::start(&directory, "b", |me| me.fabrics = BOTH.to_vec()).await;
     a.links.wanted(&name("b"));
-    assert_eq!(a.hear().await, Told::Begin(LinkId(100)));
-    assert_eq!(a.hear().await, Told::Finish(LinkId(100), info("b", 32), b"b".to_vec()));
+    assert_eq!(a.hear().await, Command::Begin(LinkId(100)));
+    assert_eq!(a.hear().await, Command::Finish(LinkId(100), info("b", 32), b"b".to_vec()));
     a.links.link_down(&name("b"), LinkId(100), "transport retry counter exceeded");
-    assert_eq!(a.hear().await, Told::Begin(LinkId(101)));
-    let Told::Finish(LinkId(101), info, _) = a.hear().await else { panic!() };
+    assert_eq!(a.hear().await, Command::Begin(LinkId(101)));
+    let Command::Finish(LinkId(101), info, _) = a.hear().await else { panic!() };
     let why = "the verbs link did not come up: transport retry counter exceeded";
     assert_eq!(info.passed_over, lacks(why));
-    assert!(matches!(b.hear().await, Told::Accept(LinkId(100), ..)));
-    let Told::Accept(LinkId(101), info, _) = b.hear().await else { panic!() };
+    assert!(matches!(b.hear().await, Command::Accept(LinkId(100), ..)));
+    let Command::Accept(LinkId(101), info, _) = b.hear().await else { panic!() };
     assert_eq!(info.passed_over, lacks(why));
     a.links.link_up(&name("b"), LinkId(101));
     // A new request tries the best fabric again.
     a.links.link_down(&name("b"), LinkId(101), "gone");
     a.links.wanted(&name("b"));
-    assert_eq!(a.hear().await, Told::Begin(LinkId(102)));
-    let Told::Finish(LinkId(102), info, _) = a.hear().await else { panic!() };
+    assert_eq!(a.hear().await, Command::Begin(LinkId(102)));
+    let Command::Finish(LinkId(102), info, _) = a.hear().await else { panic!() };
     assert_eq!(info.passed_over, []);
 }
 

@@ -295,7 +295,7 @@ mod tests {
     use tokio_stream::StreamExt;
 
     /// Longer than a test waits.
-    const LONG: Duration = Duration::from_secs(600);
+    const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(600);
 
     // Promise: silent-connections, seen to fail
     #[tokio::test]
@@ -307,10 +307,10 @@ mod tests {
         entered.push(sources.enter(one));
         // Only the oldest connection of that address is closed.
         let silence = std::future::pending::<io::Result<()>>;
-        let why = entered[0].within(LONG, "first byte", silence()).await.expect_err("another one came");
+        let why = entered[0].within(HANDSHAKE_TIMEOUT, "first byte", silence()).await.expect_err("another one came");
         assert!(why.contains("32 of one address"), "{why}");
         for stays in entered[1..].iter_mut().chain([&mut alone]) {
-            assert_eq!(stays.within(LONG, "first byte", async { Ok(7) }).await, Ok(7));
+            assert_eq!(stays.within(HANDSHAKE_TIMEOUT, "first byte", async { Ok(7) }).await, Ok(7));
             let why = stays.within(Duration::ZERO, "first byte", silence()).await.expect_err("its time is over");
             assert_eq!(why, "no first byte within 0ns");
         }

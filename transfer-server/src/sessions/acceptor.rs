@@ -253,13 +253,13 @@ mod tests {
     use transfer_memory::socket::Message;
 
     /// Longer than the test waits, so that no connection is closed because of its time.
-    const LONG: Duration = Duration::from_secs(600);
+    const CONNECTION_TIMEOUT: Duration = Duration::from_secs(600);
 
     /// Longer than a loaded machine needs for any step here.
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
     fn soon() -> Instant {
-        Instant::now() + PATIENCE
+        Instant::now() + STEP_TIMEOUT
     }
 
     struct Scene {
@@ -279,15 +279,15 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().expect("a runtime");
         let (tell, said) = mpsc::channel();
         let handshake = move |socket: Socket| {
-            if let Ok(Message::Bytes { bytes, .. }) = socket.receive(0, Instant::now() + LONG) {
+            if let Ok(Message::Bytes { bytes, .. }) = socket.receive(0, Instant::now() + CONNECTION_TIMEOUT) {
                 let hangs = bytes == b"hang";
                 let _ = tell.send(bytes);
                 if hangs {
-                    let _ = socket.receive(0, Instant::now() + LONG);
+                    let _ = socket.receive(0, Instant::now() + CONNECTION_TIMEOUT);
                 }
             }
         };
-        let acceptor = Acceptor::with(listener, handshake, user, LONG, runtime.handle().clone());
+        let acceptor = Acceptor::with(listener, handshake, user, CONNECTION_TIMEOUT, runtime.handle().clone());
         let acceptor = acceptor.expect("a thread");
         Scene { path, _directory: directory, _acceptor: acceptor, said, runtime }
     }
@@ -302,7 +302,7 @@ mod tests {
         }
 
         fn hears(&self, what: &[u8]) {
-            assert_eq!(self.said.recv_timeout(PATIENCE).as_deref(), Ok(what));
+            assert_eq!(self.said.recv_timeout(STEP_TIMEOUT).as_deref(), Ok(what));
         }
     }
 

@@ -35,16 +35,16 @@ pub(crate) enum Concerned {
 }
 
 /// A version, and a number that rises with each waiter that comes.
-type Place = (u64, u64);
+type WaitOrder = (u64, u64);
 
 #[derive(Default)]
 pub(super) struct Waiters {
     /// The number of the next waiter.
     next: u64,
     places: HashMap<Waiter, (Select, u64)>,
-    rising: BTreeMap<Place, Waiter>,
-    exactly: BTreeMap<Place, Waiter>,
-    after: BTreeMap<Place, Waiter>,
+    rising: BTreeMap<WaitOrder, Waiter>,
+    exactly: BTreeMap<WaitOrder, Waiter>,
+    after: BTreeMap<WaitOrder, Waiter>,
     /// How many waiters are operations of this sidecar's workers.
     local: usize,
     /// The newest version at the last call of `exactly_until`. Waiters for exactly one version up to this one were
@@ -52,7 +52,7 @@ pub(super) struct Waiters {
     looked_at: Option<u64>,
 }
 
-fn place(select: Select, number: u64) -> Place {
+fn place(select: Select, number: u64) -> WaitOrder {
     match select {
         Select::Latest => (0, number),
         Select::AtLeast(version) | Select::Exactly(version) | Select::Following(version) | Select::After(version) => {
@@ -62,7 +62,7 @@ fn place(select: Select, number: u64) -> Place {
 }
 
 impl Waiters {
-    fn line(&mut self, select: Select) -> &mut BTreeMap<Place, Waiter> {
+    fn line(&mut self, select: Select) -> &mut BTreeMap<WaitOrder, Waiter> {
         match select {
             Select::Latest | Select::AtLeast(_) => &mut self.rising,
             Select::Exactly(_) | Select::Following(_) => &mut self.exactly,

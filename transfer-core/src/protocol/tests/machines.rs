@@ -36,7 +36,7 @@ pub(super) struct Machine {
 
 /// The index of the request or flow that the test begins as the peer.
 pub(super) const INDEX: u32 = 5;
-const LONG: Duration = Duration::from_secs(1000);
+const PUSH_TIMEOUT: Duration = Duration::from_secs(1000);
 
 fn grant(capacity: u64) -> SlotGrant {
     let remote = RemoteSlice::new(0, capacity + HEADER_BYTES, RemoteKey(99));
@@ -254,7 +254,7 @@ fn request(solo: &mut Solo, slot: bool) {
 /// Publishes a version beside that of `k`, and receives a request for a range of it.
 fn gather(solo: &mut Solo) -> bool {
     let op = solo.op();
-    let push = Push { timeout: LONG, ..Push::new(key("kk"), bytes(64), 1 << 19) };
+    let push = Push { timeout: PUSH_TIMEOUT, ..Push::new(key("kk"), bytes(64), 1 << 19) };
     solo.command(op, Command::Push(push));
     solo.answer();
     let part = GatheredPart::new("k", BodyRange { offset: 0, len: 64 }).unwrap();
@@ -264,7 +264,7 @@ fn gather(solo: &mut Solo) -> bool {
 
 fn owner() -> Solo {
     let mut solo = Solo::new(|_| {});
-    solo.push(None, LONG);
+    solo.push(None, PUSH_TIMEOUT);
     solo
 }
 
@@ -276,7 +276,7 @@ fn waiting() -> Solo {
 
 fn described() -> Solo {
     let mut solo = waiting();
-    solo.push(None, LONG);
+    solo.push(None, PUSH_TIMEOUT);
     solo
 }
 
@@ -313,9 +313,9 @@ const SERVE: Machine = Machine {
         ("Described", described),
         ("Sharing", || {
             let mut solo = referring();
-            solo.push(None, LONG);
+            solo.push(None, PUSH_TIMEOUT);
             request(&mut solo, false);
-            solo.push(None, LONG);
+            solo.push(None, PUSH_TIMEOUT);
             solo
         }),
         ("Writing", writing),
@@ -335,7 +335,7 @@ const SERVE: Machine = Machine {
             true
         }),
         ("published", |solo| {
-            solo.push(None, LONG);
+            solo.push(None, PUSH_TIMEOUT);
             true
         }),
         ("key ends", |solo| {
@@ -362,7 +362,7 @@ fn flow_out(solo: &Solo) -> u32 {
 
 fn requested() -> Solo {
     let mut solo = Solo::new(|_| {});
-    solo.push(Some("you"), LONG);
+    solo.push(Some("you"), PUSH_TIMEOUT);
     solo
 }
 
@@ -412,7 +412,7 @@ const SENDER: Machine = Machine {
     ],
     events: &[
         ("push", |solo| {
-            solo.push(Some("you"), LONG);
+            solo.push(Some("you"), PUSH_TIMEOUT);
             true
         }),
         ("BUFFER_RESPONSE", respond),

@@ -8,7 +8,7 @@
 //! | verbs | a byte through a bare relay process | perftest's `ib_write_bw`, where it is installed |
 
 use super::super::{latencies_us, latency, tcp, verbs};
-use super::place::{Place, Scene};
+use super::topology::{Scene, Topology};
 use crate::actor::answer::Answer;
 use crate::actor::bare::BareTask;
 use crate::actor::pace::Pace;
@@ -29,14 +29,14 @@ pub(super) struct Bare {
 pub(super) fn measure(bench: &Bench, scene: &Scene<'_>) -> Result<Bare, BenchError> {
     let (len, count) = (scene.len, scene.batches * scene.keys);
     let latencies_us = match scene.place {
-        Place::Tcp => latency::relays(bench, len, scene.tensors)?,
-        Place::OneHost | Place::Shm | Place::Verbs => relay(bench, scene.tensors)?,
+        Topology::Tcp => latency::relays(bench, len, scene.tensors)?,
+        Topology::OneHost | Topology::Shm | Topology::Verbs => relay(bench, scene.tensors)?,
     };
     let ns = match scene.place {
-        Place::OneHost => None,
-        Place::Shm => Some(memcpy(bench, scene)?),
-        Place::Tcp => Some(len as f64 / tcp::bare(bench, 1, len, count)?),
-        Place::Verbs => {
+        Topology::OneHost => None,
+        Topology::Shm => Some(memcpy(bench, scene)?),
+        Topology::Tcp => Some(len as f64 / tcp::bare(bench, 1, len, count)?),
+        Topology::Verbs => {
             verbs::Port::of(&scene.sidecars[0])?.write_bandwidth(len, count.max(5)).ok().map(|rate| len as f64 / rate)
         }
     };

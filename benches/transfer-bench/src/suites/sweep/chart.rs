@@ -1,7 +1,7 @@
 //! A chart of a sweep: the time of one tensor, and the bytes per second, over the length.
 
-use super::place::Place;
 use super::report::{Line, Point, Sweep};
+use super::topology::Topology;
 use transfer_terminal::chart::{self, Chart, Corner, Panel, Tick};
 use transfer_terminal::units;
 
@@ -50,7 +50,7 @@ fn panel(title: &str, unit: &str, lines: &[&Line], values: [Value; 2], legend: C
     let ticks = ticks.map(|len| Tick { at: place(len), label: units::bytes(len) }).collect();
     let mut drawn = Vec::new();
     for line in lines {
-        let colour = Place::all().iter().position(|place| *place == line.place).unwrap_or(0);
+        let colour = Topology::all().iter().position(|place| *place == line.place).unwrap_or(0);
         let points = |of: Value| -> Vec<(f64, f64)> {
             line.points.iter().filter_map(|point| Some((place(point.len), of(point)?))).collect()
         };

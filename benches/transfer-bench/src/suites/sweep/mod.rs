@@ -10,19 +10,19 @@
 
 mod baseline;
 mod chart;
-mod place;
 mod report;
+mod topology;
 
-pub use place::Place;
 pub use report::Sweep;
+pub use topology::Topology;
 
 use super::chart_file::ChartFile;
 use super::{KIB, MIB};
 use crate::bench::Bench;
 use crate::error::BenchError;
-use place::Measured;
 use report::{Line, Point};
 use std::path::PathBuf;
+use topology::Measured;
 use transfer_terminal::units;
 
 /// The options of the sweep.
@@ -101,7 +101,7 @@ pub fn run(bench: &Bench, options: &SweepOptions) -> Result<Sweep, BenchError> {
     // Before the measurements, so that an error of the file is reported at once.
     let file = options.svg.as_deref().map(ChartFile::begin).transpose()?;
     let mut lines = Vec::new();
-    for place in Place::all().into_iter().filter(|place| place.is_here()) {
+    for place in Topology::all().into_iter().filter(|place| place.is_here()) {
         let mut points = Vec::new();
         for len in &lengths {
             points.push(measure(bench, place, *len)?);
@@ -115,10 +115,10 @@ pub fn run(bench: &Bench, options: &SweepOptions) -> Result<Sweep, BenchError> {
     Ok(sweep)
 }
 
-fn measure(bench: &Bench, place: Place, len: u64) -> Result<Point, BenchError> {
+fn measure(bench: &Bench, place: Topology, len: u64) -> Result<Point, BenchError> {
     let says = |what: &str| bench.says(format!("{}, {}: {what}", place.name(), units::bytes(len)));
     says("starting");
-    let mut scene = place::Scene::start(bench, place, len)?;
+    let mut scene = topology::Scene::start(bench, place, len)?;
     let mut runs = Vec::new();
     for run in 0..bench.runs {
         says(&format!("run {} of {}", run + 1, bench.runs));

@@ -1,7 +1,7 @@
 //! The figures of a sweep: as a table, and as JSON.
 
 use super::baseline::Bare;
-use super::place::{Measured, Place};
+use super::topology::{Measured, Topology};
 use crate::figure::{Spread, percentile};
 use crate::fit::Fit;
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ pub struct Sweep {
 /// The results at one place, over all lengths.
 #[derive(Debug)]
 pub(super) struct Line {
-    pub(super) place: Place,
+    pub(super) place: Topology,
     pub(super) points: Vec<Point>,
     fit: Option<Fit>,
     bare_fit: Option<Fit>,
@@ -33,7 +33,7 @@ pub(super) struct Point {
 }
 
 impl Line {
-    pub(super) fn new(place: Place, points: Vec<Point>) -> Line {
+    pub(super) fn new(place: Topology, points: Vec<Point>) -> Line {
         let fit_of = |of: fn(&Point) -> Option<Spread>| {
             let times = points.iter().filter_map(|point| Some((point.len, of(point)?.median)));
             Fit::of(&times.collect::<Vec<_>>())
@@ -236,7 +236,7 @@ pub(super) mod tests {
 
     /// Two runs of two lengths, on one host and over TCP, which copies each byte twice.
     pub(in super::super) fn sweep() -> Sweep {
-        let point = |place: Place, len: u64| {
+        let point = |place: Topology, len: u64| {
             let run = |more: f64| {
                 let moved = if place.moves_bytes() { len as f64 / 4.0 } else { 0.0 };
                 let ours = Measured {
@@ -253,7 +253,7 @@ pub(super) mod tests {
             Point { len, under_way: 128, runs: vec![run(0.0), run(2.0)] }
         };
         let line = |place| Line::new(place, vec![point(place, 4096), point(place, 1 << 20), point(place, 1 << 24)]);
-        Sweep { lines: vec![line(Place::OneHost), line(Place::Tcp)] }
+        Sweep { lines: vec![line(Topology::OneHost), line(Topology::Tcp)] }
     }
 
     #[test]

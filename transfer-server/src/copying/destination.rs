@@ -30,7 +30,7 @@ pub(crate) struct Folder {
 
 /// The place of a file below the folder.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Destination {
     folder: OwnedFd,
     name: String,
     path: String,
@@ -97,7 +97,7 @@ impl Folder {
     }
 
     /// Finds the place of a path, and checks what is there.
-    pub(super) fn place(&self, path: &str, overwrite: bool) -> Result<Place, CopyError> {
+    pub(super) fn place(&self, path: &str, overwrite: bool) -> Result<Destination, CopyError> {
         let (folders, name) = split(path)?;
         let failed = |e: Errno| CopyError::Disk { what: "open the folder of", path: path.to_owned(), source: e.into() };
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
@@ -112,7 +112,7 @@ impl Folder {
         };
         let about = fstat(&folder).map_err(failed)?;
         let id = (about.st_dev, about.st_ino, name.to_owned());
-        let place = Place { folder, name: name.to_owned(), path: path.to_owned(), overwrite, id };
+        let place = Destination { folder, name: name.to_owned(), path: path.to_owned(), overwrite, id };
         place.check()?;
         Ok(place)
     }
@@ -159,7 +159,7 @@ impl Folder {
     }
 }
 
-impl Place {
+impl Destination {
     /// Checks whether the file may come to lie here.
     fn check(&self) -> Result<(), CopyError> {
         let path = || self.path.clone();
@@ -174,7 +174,7 @@ impl Place {
         }
     }
 
-    /// Begins the file. It has no name until [`Place::finish`].
+    /// Begins the file. It has no name until [`Destination::finish`].
     pub(super) fn begin(&self) -> Result<Unfinished, CopyError> {
         let begun = self.folder.try_clone().and_then(|folder| Unfinished::begin(folder, OsStr::new(&self.name)));
         begun.map_err(|source| CopyError::Disk { what: "write", path: self.path.clone(), source })

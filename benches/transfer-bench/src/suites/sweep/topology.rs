@@ -25,7 +25,7 @@ const TO: &str = "consumer";
 
 /// The place of the two workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum Topology {
     /// Two workers of one sidecar.
     OneHost,
     /// Two sidecars of one host, by shared memory.
@@ -36,34 +36,34 @@ pub enum Place {
     Verbs,
 }
 
-impl Place {
+impl Topology {
     /// All places.
     #[must_use]
-    pub fn all() -> [Place; 4] {
-        [Place::OneHost, Place::Shm, Place::Tcp, Place::Verbs]
+    pub fn all() -> [Topology; 4] {
+        [Topology::OneHost, Topology::Shm, Topology::Tcp, Topology::Verbs]
     }
 
     /// The name in figures.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Place::OneHost => "one host",
-            Place::Shm => "two sidecars, shm",
-            Place::Tcp => "two sidecars, tcp",
-            Place::Verbs => "two sidecars, verbs",
+            Topology::OneHost => "one host",
+            Topology::Shm => "two sidecars, shm",
+            Topology::Tcp => "two sidecars, tcp",
+            Topology::Verbs => "two sidecars, verbs",
         }
     }
 
     /// Whether this host supports it.
     #[must_use]
     pub fn is_here(self) -> bool {
-        self != Place::Verbs || transfer_verbs::devices().is_ok_and(|devices| !devices.is_empty())
+        self != Topology::Verbs || transfer_verbs::devices().is_ok_and(|devices| !devices.is_empty())
     }
 
     /// Whether bytes move. If they do not, a rate in bytes has no meaning.
     #[must_use]
     pub fn moves_bytes(self) -> bool {
-        self != Place::OneHost
+        self != Topology::OneHost
     }
 }
 
@@ -85,7 +85,7 @@ pub(super) struct Measured {
 /// The sidecars and workers of one length at one place.
 pub(super) struct Scene<'a> {
     bench: &'a Bench,
-    pub(super) place: Place,
+    pub(super) place: Topology,
     pub(super) len: u64,
     /// The number of tensors of a batch.
     pub(super) keys: u64,
@@ -100,7 +100,7 @@ pub(super) struct Scene<'a> {
 
 impl<'a> Scene<'a> {
     /// Starts the sidecars and workers, and finds the number of tensors that fill the time of a run.
-    pub(super) fn start(bench: &'a Bench, place: Place, len: u64) -> Result<Scene<'a>, BenchError> {
+    pub(super) fn start(bench: &'a Bench, place: Topology, len: u64) -> Result<Scene<'a>, BenchError> {
         let keys = (BATCH / len).clamp(KEYS.start, KEYS.end);
         // The tensors of the previous batch, of this one, and those being written; each takes at least a page.
         let room = |tensors: u64| tensors * keys * len.next_multiple_of(4096);
@@ -109,13 +109,13 @@ impl<'a> Scene<'a> {
         let [arena_text, pool_text, pinned] = texts.each_ref().map(String::as_str);
         let limits = ["--max-arena-bytes", arena_text, "--pinned-limit", pinned, "--pool-bytes", pool_text];
         let sidecars = match place {
-            Place::OneHost => {
+            Topology::OneHost => {
                 vec![bench.stage.sidecar("node", None, &[&limits[..4], &["--pool-bytes", "1MiB"]].concat())?]
             }
-            Place::Shm | Place::Tcp | Place::Verbs => {
+            Topology::Shm | Topology::Tcp | Topology::Verbs => {
                 let (fabric, more): (_, &[&str]) = match place {
-                    Place::Shm => ("shm", &[]),
-                    Place::Verbs => ("verbs", &["--verbs", "on"]),
+                    Topology::Shm => ("shm", &[]),
+                    Topology::Verbs => ("verbs", &["--verbs", "on"]),
                     _ => ("tcp", &[]),
                 };
                 let (a, b) = pair_over(&bench.stage, fabric, &[&limits, more].concat())?;
