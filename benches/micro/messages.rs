@@ -68,7 +68,15 @@ fn main() -> Result<(), Failed> {
         op: OpId(2),
         answer: Answer::Fetched {
             lease: LeaseId(3),
-            tensor: FetchedTensor { version: Version(7), meta: meta.clone(), slice, ranges: 0, is_part: false, report },
+            tensor: FetchedTensor {
+                version: Version(7),
+                meta: meta.clone(),
+                slice,
+                ranges: 0,
+                is_part: false,
+                publication: 0,
+                report,
+            },
         },
     };
     for (name, reply) in [

@@ -44,7 +44,15 @@ fn landing() -> impl Script {
             op,
             answer: Answer::Fetched {
                 lease,
-                tensor: FetchedTensor { version, meta, slice, ranges: 0, is_part: false, report: report(6) },
+                tensor: FetchedTensor {
+                    version,
+                    meta,
+                    slice,
+                    ranges: 0,
+                    is_part: false,
+                    publication: 0,
+                    report: report(6),
+                },
             },
         });
     }

@@ -123,7 +123,8 @@ impl Session {
                         origin: None,
                     };
                     let (version, meta, slice) = (snapshot.version, snapshot.meta, snapshot.slice);
-                    let tensor = FetchedTensor { version, meta, slice, ranges: 0, is_part: false, report };
+                    let tensor =
+                        FetchedTensor { version, meta, slice, ranges: 0, is_part: false, publication: 0, report };
                     return Looked::Found(hazard, tensor);
                 }
                 Err(NotHeld::NoHazardPointer) => return Looked::Nothing,

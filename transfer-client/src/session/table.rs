@@ -463,6 +463,7 @@ mod tests {
             },
             ranges: 0,
             is_part: false,
+            publication: 0,
             report: Report {
                 fabric: FabricKind::Local,
                 bytes: 1,

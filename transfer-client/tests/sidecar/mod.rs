@@ -343,6 +343,7 @@ impl Honest {
                     slice: LocalSlice { segment: ARENA, offset: found.offset, len },
                     ranges: 0,
                     is_part: false,
+                    publication: 0,
                     report: report(len),
                 },
             },

@@ -132,6 +132,9 @@ pub struct FetchedTensor {
     /// Whether it is the part that the fetch asked for, in one piece. If not, it is the whole version, and the part is to
     /// be looked for there.
     pub is_part: bool,
+    /// Which publication a part is of: two parts of one version of a key are of the same push only if they have the same number, since a number of version
+    /// comes again after its owner has begun anew. 0: it is not known, or this is no part.
+    pub publication: u64,
     /// How the fetch went.
     pub report: Report,
 }

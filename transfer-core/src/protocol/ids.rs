@@ -5,6 +5,9 @@
 
 use super::slab::Id;
 use crate::fabric::LinkId;
+use crate::tensor::Name;
+use std::num::NonZeroU64;
+use xxhash_rust::xxh3::Xxh3;
 
 /// The number of a worker's connection. It is never reused within one incarnation of the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -59,3 +62,13 @@ pub(super) type RunningId = Id<of::Running>;
 
 /// The id of a key that a peer pushes here, and the link to that peer.
 pub(super) type FlowAt = (LinkId, InFlowId);
+
+/// Returns the number that tells a publication from all others of the job, except for hash collisions: of its owner, the owner's
+/// incarnation, and the owner's number for it. It is never 0.
+pub(super) fn publication(owner: &Name, incarnation: u64, identity: NonZeroU64) -> u64 {
+    let mut hash = Xxh3::new();
+    hash.update(owner.as_str().as_bytes());
+    hash.update(&incarnation.to_le_bytes());
+    hash.update(&identity.get().to_le_bytes());
+    hash.digest().max(1)
+}

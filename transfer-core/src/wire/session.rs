@@ -482,9 +482,15 @@ fn write_answer(w: &mut Writer, op: OpId, answer: &Answer) {
             w.u8(PUSHED).u64(op.0).u64(version.0).u64(*link_rate);
             write_report(w, report);
         }
-        Answer::Fetched { lease, tensor: FetchedTensor { version, meta, slice, ranges, is_part, report } } => {
+        Answer::Fetched { lease, tensor } => {
+            let FetchedTensor { version, meta, slice, ranges, is_part, publication, report } = tensor;
             w.u8(FETCHED).u64(op.0).u64(lease.0).u64(version.0).meta(meta);
-            w.u32(slice.segment.0).u64(slice.offset).u64(slice.len).u32(*ranges).u8(u8::from(*is_part));
+            w.u32(slice.segment.0)
+                .u64(slice.offset)
+                .u64(slice.len)
+                .u32(*ranges)
+                .u8(u8::from(*is_part))
+                .u64(*publication);
             write_report(w, report);
         }
         Answer::Landed { version, report } => {
@@ -568,6 +574,7 @@ fn read_answer(kind: u8, r: &mut Reader<'_>) -> Result<Answer, WireError> {
                 slice: LocalSlice { segment: SegmentId(r.u32()?), offset: r.u64()?, len: r.u64()? },
                 ranges: read_ranges(r)?,
                 is_part: r.flag("whether a part is answered")?,
+                publication: r.u64()?,
                 report: read_report(r)?,
             },
         },

@@ -140,6 +140,7 @@ fn examples() -> (Vec<Request>, Vec<Reply>) {
                     slice: LocalSlice { segment: SegmentId(3), offset: 4, len: 5 },
                     ranges: 2,
                     is_part: true,
+                    publication: 1 << 63,
                     report: Report { origin: context(), ..report() },
                 },
             },

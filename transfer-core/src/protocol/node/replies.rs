@@ -13,6 +13,7 @@ use crate::protocol::snapshot::EndedTransfer;
 use crate::tensor::{Key, Name, Version};
 use crate::time::Time;
 use crate::trace::TraceContext;
+use std::num::NonZeroU64;
 
 /// A transfer of a worker of this node that has ended.
 pub(super) struct WorkersTransfer<'a> {
@@ -34,6 +35,8 @@ pub(super) struct Carried {
     pub(super) waited_us: u32,
     /// The length of the delta that came in its place, or 0.
     pub(super) delta: u64,
+    /// The owner's number for the publication. `None`: its fetches are counted.
+    pub(super) identity: Option<NonZeroU64>,
     /// It came from another node than its owner.
     pub(super) is_relayed: bool,
 }

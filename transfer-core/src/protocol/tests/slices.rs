@@ -1,11 +1,11 @@
 //! Tests of slices of tensors, between two nodes and at one.
 
 use super::pair::{Pair, Worker, key, name};
-use crate::op::{Answer, FailureCode, FetchedTensor, OpId, Push, Reply, Report, Request};
+use crate::op::{Answer, Command, FailureCode, FetchedTensor, OpId, Push, Reply, Report, Request};
 use crate::protocol::{SpillConfig, Tenant};
 use crate::tensor::{
     BodyBox, DType, Excerpt, Packing, Repeat, Retention, Rows, Select, Slice, SliceDim, SliceRange, Spill, TensorMeta,
-    Until,
+    Until, Version,
 };
 use crate::time::Time;
 use crate::wire::ranges::ArenaRange;
@@ -397,6 +397,34 @@ fn worker_of_another_tenant_gets_a_copy_of_the_slice_alone() {
         assert_eq!((got.is_part, bytes), (true, part_of(&content, &meta, rows(&[0, 2]).as_deref())));
     }
     pair.ends_clean(&[(w, "w"), (near, "near"), (far, "far")]);
+}
+
+// Promise: slices
+#[test]
+fn parts_of_one_publication_have_its_number_and_no_other_has() {
+    let mut pair = Pair::new();
+    let w = pair.worker(0, "w");
+    let readers = [pair.worker_of(Tenant::User(1), 0, "near"), pair.worker_of(Tenant::User(1), 1, "far")];
+    pair.readable_by = vec![name("1")];
+    let publications = [5, 6].map(|op| {
+        // The same number of version, published once more.
+        pair.push_version(w, "k", Some(1), tensor(&[3, 5000]), 7, None);
+        pair.settle();
+        let numbers = readers.map(|reader| {
+            [columns(64), rows(&[0, 2])].map(|excerpt| {
+                pair.fetch_part(reader, "k", Select::Exactly(Version(1)), excerpt);
+                pair.settle();
+                fetched(&mut pair, reader).0.publication
+            })
+        });
+        pair.command(w, OpId(op << 32), Command::Delete { key: key("k") });
+        pair.settle();
+        pair.replies(w);
+        assert_eq!(numbers, [[numbers[0][0]; 2]; 2]);
+        numbers[0][0]
+    });
+    assert!(publications[0] != publications[1] && !publications.contains(&0), "{publications:x?}");
+    pair.ends_clean(&[(w, "w"), (readers[0], "near"), (readers[1], "far")]);
 }
 
 #[test]

@@ -18,7 +18,7 @@ use crate::fabric::{FabricKind, LinkId};
 use crate::memory::padded;
 use crate::op::{Failure, FailureCode, Report};
 use crate::protocol::action::HostAction;
-use crate::protocol::ids::{BlobId, CopyId, OperationId, OutFlowId};
+use crate::protocol::ids::{BlobId, CopyId, OperationId, OutFlowId, publication};
 use crate::protocol::keys::{Blob, SharedCopy, Source};
 use crate::protocol::landing::Want;
 use crate::protocol::meters::PathId;
@@ -105,7 +105,7 @@ impl Answering<'_> {
     /// Answers a fetch with a copy that others have made, of the part that it asks for alone or of all of the version.
     fn fetch_made(&mut self, now: Time, op: &Op, from: BlobId, (copy, is_part): (BlobId, bool)) {
         self.keys.fetch_begins(&op.key, from);
-        let well = self.lend_copy(now, op, (copy, is_part), (0, now));
+        let well = self.lend_copy(now, op, (copy, from, is_part), (0, now));
         self.fetch_of_ends(now, &op.key, from, well);
     }
 
@@ -213,15 +213,21 @@ impl Answering<'_> {
         let Some(slice) = self.landing.slice(reader, &range) else { return };
         let blob = Blob::new(slice, meta, reader, Source::Pool(Box::new(range))).at(version, trace);
         let blob = self.keys.insert(blob);
-        let well = self.lend_copy(now, &op, (blob, excerpt.is_some()), (len, began));
+        let well = self.lend_copy(now, &op, (blob, from, excerpt.is_some()), (len, began));
         self.copied_from(now, key, from, well);
         // The lease has a reference of its own.
         memory!(self).release(blob);
     }
 
-    /// Answers a fetch with a copy, of the part that it asks for alone or of all of the version. `copied` bytes were copied for it, since
+    /// Answers a fetch with a copy of what is published here, of the part that it asks for alone or of all of it. `copied` bytes were copied for it, since
     /// `began`. Returns whether it has the copy.
-    fn lend_copy(&mut self, now: Time, op: &Op, (copy, is_part): (BlobId, bool), (copied, began): (u64, Time)) -> bool {
+    fn lend_copy(
+        &mut self,
+        now: Time,
+        op: &Op,
+        (copy, from, is_part): (BlobId, BlobId, bool),
+        (copied, began): (u64, Time),
+    ) -> bool {
         let excerpt = op.excerpt().filter(|_| !is_part);
         let Some((bytes, version, origin)) = self.keys.blob(copy).map(|b| (b.len_of(excerpt), b.version, b.trace()))
         else {
@@ -239,7 +245,11 @@ impl Answering<'_> {
             in_flight: now.since(began.max(op.since)),
             origin,
         };
-        if let Err(failure) = memory!(self).lend((op.session, op.id), copy, is_part, PathId::HERE, report) {
+        let identity = self.keys.identity_of(from);
+        let publication = identity.map_or(0, |own| publication(&self.config.name, self.config.incarnation, own));
+        if let Err(failure) =
+            memory!(self).lend((op.session, op.id), copy, is_part.then_some(publication), PathId::HERE, report)
+        {
             replies!(self).refuse(op.session, op.id, failure);
             return false;
         }
@@ -265,7 +275,7 @@ impl Answering<'_> {
         for by in wanted_by.into_iter().chain(also) {
             let well = match by {
                 CopyReader::Op(op) => self.sessions.finish(op).is_some_and(|op| {
-                    self.lend_copy(now, &op, (blob, excerpt.is_some()), (std::mem::take(&mut copied), began))
+                    self.lend_copy(now, &op, (blob, from, excerpt.is_some()), (std::mem::take(&mut copied), began))
                 }),
                 CopyReader::Peer(link, index) => {
                     let waits = self.transfers.serve(link, index).is_some_and(|serve| serve.waits_for_copy(id));

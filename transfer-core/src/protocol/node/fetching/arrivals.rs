@@ -3,7 +3,7 @@
 
 use crate::fabric::{FabricKind, LinkId};
 use crate::op::{Answer, FailureCode, Report};
-use crate::protocol::ids::{BlobId, PullId, SlotId};
+use crate::protocol::ids::{BlobId, PullId, SlotId, publication};
 use crate::protocol::keys::{Blob, Source};
 use crate::protocol::landing::LandedTensor;
 use crate::protocol::meters::{Operation, PathId};
@@ -52,7 +52,15 @@ impl Fetching<'_> {
             return answering!(self).destination_closed(link, id);
         }
         let copied = copied + header.body_len * (sender_copies + u64::from(header.packed));
-        let carried = Carried { kind, path, copied, waited_us: header.waited_us, delta: 0, is_relayed: false };
+        let carried = Carried {
+            kind,
+            path,
+            copied,
+            waited_us: header.waited_us,
+            delta: 0,
+            identity: header.identity,
+            is_relayed: false,
+        };
         if header.is_delta {
             return self.delta_landed(link, id, slot, LandedTensor { header, meta, copied, trace }, carried);
         }
@@ -195,7 +203,7 @@ impl Fetching<'_> {
             &p,
             readers,
             blob,
-            Some(Carried { kind, path, copied: 0, waited_us, delta: 0, is_relayed: false }),
+            Some(Carried { kind, path, copied: 0, waited_us, delta: 0, identity: None, is_relayed: false }),
         );
         memory!(self).release(blob);
         if !next.is_empty() {
@@ -217,6 +225,11 @@ impl Fetching<'_> {
         let Some(b) = self.keys.blob(blob) else { return };
         let (version, origin) = (b.version, b.trace());
         let is_part = pull.is_for_parts() && !matches!(b.source, Source::Reference { .. });
+        let publication = || {
+            let owner = self.links.get(link)?.peer();
+            Some(publication(&owner.name, owner.incarnation, carried.as_ref()?.identity?))
+        };
+        let part = is_part.then(|| publication().unwrap_or(0));
         let bytes = if is_part { b.meta.len_bytes() } else { b.len_of(pull.excerpt.as_deref()) };
         for op in readers {
             let Some(op) = self.sessions.finish(op) else { continue };
@@ -227,7 +240,7 @@ impl Fetching<'_> {
                     (PathId::HERE, report)
                 }
             };
-            self.hand_to(now, link, &op, (blob, version, is_part), (path, report));
+            self.hand_to(now, link, &op, (blob, version, part), (path, report));
         }
     }
 
@@ -246,11 +259,11 @@ impl Fetching<'_> {
         now: Time,
         link: LinkId,
         op: &Op,
-        (blob, version, is_part): (BlobId, Version, bool),
+        (blob, version, part): (BlobId, Version, Option<u64>),
         (path, report): (PathId, Report),
     ) {
         // The tenants of all its fetches are that of the request.
-        let lent = memory!(self).lend((op.session, op.id), blob, is_part, path, report);
+        let lent = memory!(self).lend((op.session, op.id), blob, part, path, report);
         self.note_fetched(now, link, op, version, path, lent.map(|()| report).map_err(|failure| failure.code));
     }
 

@@ -365,7 +365,15 @@ impl Fetching<'_> {
         if let Some(of) = pull.spreading(link).filter(|of| self.relays.is_awaited(of)) {
             answering!(self).relay_come(now, &of, (held, header.deltas_follow));
         }
-        let carried = Carried { kind, path, copied, waited_us: header.waited_us, delta: 0, is_relayed: true };
+        let carried = Carried {
+            kind,
+            path,
+            copied,
+            waited_us: header.waited_us,
+            delta: 0,
+            identity: header.identity,
+            is_relayed: true,
+        };
         let search = self.transfers.search_mut(redirect.owner, redirect.request);
         if search.is_some_and(|search| search.asked() == Some((link, id))) {
             self.came_elsewhere(now, (redirect.owner, redirect.request), held, Some(carried));

@@ -123,17 +123,17 @@ impl Memory<'_> {
             in_flight: Duration::ZERO,
             origin,
         };
-        self.lend((session, op), blob, false, PathId::HERE, report)?;
+        self.lend((session, op), blob, None, PathId::HERE, report)?;
         Ok(report)
     }
 
-    /// Answers a fetch with a lease on a blob, which `is_part` of the version or all of it. `report` and `path` tell how
-    /// the blob came to this node.
+    /// Answers a fetch with a lease on a blob, which is all of the version, or a `part` of this publication (0: it is not known which). `report`
+    /// and `path` tell how the blob came to this node.
     pub(in crate::protocol::node) fn lend(
         &mut self,
         (session, op): (SessionId, OpId),
         blob: BlobId,
-        is_part: bool,
+        part: Option<u64>,
         path: PathId,
         report: Report,
     ) -> Result<(), Failure> {
@@ -152,7 +152,8 @@ impl Memory<'_> {
                 0 => LocalSlice { len: b.meta.len_bytes(), ..b.slice() },
             },
             ranges: b.range_count(),
-            is_part,
+            is_part: part.is_some(),
+            publication: part.unwrap_or(0),
             report,
         };
         self.actions.answer(session, op, Answer::Fetched { lease: LeaseId(blob.to_u64()), tensor });
