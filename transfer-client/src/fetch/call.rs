@@ -1,5 +1,6 @@
 //! The fetch of one tensor.
 
+use super::buckets::LargeVersion;
 use super::options::{FetchOptions, fetch_options};
 use super::seen::Since;
 use super::tensor::Tensor;
@@ -42,6 +43,13 @@ impl<T> Taking<T> {
         }
     }
 
+    fn slice(&self) -> Option<Slice> {
+        match self {
+            Taking::Whole(_) => None,
+            Taking::Part(slice, _) => Some(slice.clone()),
+        }
+    }
+
     fn excerpt(&self) -> Result<Option<Box<Excerpt>>, Error> {
         match self {
             Taking::Whole(_) => Ok(None),
@@ -53,8 +61,8 @@ impl<T> Taking<T> {
     }
 }
 
-/// Makes the fetch of a version that does not fit the landing pool, and says why it does not come as a whole.
-pub(crate) type FetchLarge<T> = fn(&Arc<Session>, Key, FetchOptions, Failure) -> LargeFetch<T>;
+/// Makes the fetch of a version that does not fit the landing pool, or of this slice of it.
+pub(crate) type FetchLarge<T> = fn(LargeVersion, Option<Slice>) -> LargeFetch<T>;
 
 /// The fetch of a version that does not fit the landing pool.
 pub(crate) type LargeFetch<T> = Box<dyn Call<Output = Result<(Version, T), Error>> + Send>;
@@ -131,17 +139,14 @@ impl<C: AnyClient, T> Fetch<C, T> {
 
     /// Returns the slice that is fetched, if it is one.
     pub(crate) fn asked_slice(&self) -> Option<Slice> {
-        match &self.call.take {
-            Taking::Whole(_) => None,
-            Taking::Part(slice, _) => Some(slice.clone()),
-        }
+        self.call.take.slice()
     }
 
-    /// Makes it a fetch of a slice.
-    pub(crate) fn sliced<S>(self, slice: Slice, take: TakePart<S>) -> Fetch<C, S> {
+    /// Makes it a fetch of a slice, which is fetched like this where it does not fit the landing pool.
+    pub(crate) fn sliced<S>(self, slice: Slice, take: TakePart<S>, large: FetchLarge<S>) -> Fetch<C, S> {
         let (session, key, options, seen) = self.into_parts();
-        let take = Taking::Part(slice, take);
-        Request::from_call(FetchCall { session, key, options, take, seen, began: None, large: None, stage: Stage::New })
+        let (take, large) = (Taking::Part(slice, take), Some(large));
+        Request::from_call(FetchCall { session, key, options, take, seen, began: None, large, stage: Stage::New })
     }
 
     fetch_options!(call.options);
@@ -262,7 +267,9 @@ impl<T> Call for FetchCall<T> {
                         (Err(Error::Failed(failure)), Some(large)) if does_not_fit(&failure) => {
                             let timeout = self.options.timeout.saturating_sub(call.waited());
                             let options = FetchOptions { timeout, ..self.options };
-                            self.stage = Stage::Large(large(&self.session, key.clone(), options, failure));
+                            let (session, key) = (self.session.clone(), key.clone());
+                            let of = LargeVersion { session, key, options, why: failure };
+                            self.stage = Stage::Large(large(of, self.take.slice()));
                         }
                         (Ok((lease, tensor)), _) => return ControlFlow::Break(self.finish(key, lease, tensor)),
                         (Err(e), _) => return ControlFlow::Break(Err(e)),
