@@ -124,7 +124,7 @@ fn tensors_of_one_dimension_come_in_buckets() {
     scene.end();
 }
 
-// Promise: large-tensors
+// Promise: large-tensors, seen to fail
 #[test]
 fn slices_larger_than_the_pool_come_in_buckets() {
     let scene = scene();
@@ -235,7 +235,7 @@ fn half_way(
     fetch
 }
 
-// Promise: large-tensors, seen to fail
+// Promise: large-tensors
 #[test]
 fn tensor_replaced_between_two_buckets_is_fetched_anew() {
     let scene = scene();

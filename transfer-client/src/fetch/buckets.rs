@@ -355,18 +355,17 @@ impl<C: Content> Call for BucketCall<C> {
     }
 }
 
+/// Makes the result of a call.
+type Make<U, T> = fn(U) -> Result<(Version, T), Error>;
+
 /// A fetch in buckets whose result is made into another one.
 struct Made<C: Content, T> {
     call: BucketCall<C>,
-    make: fn(C::Output) -> Result<(Version, T), Error>,
+    make: Make<C::Output, T>,
 }
 
 /// Fetches this content in buckets, and makes the result of what has come.
-pub(crate) fn in_buckets<C, T>(
-    of: LargeVersion,
-    content: C,
-    make: fn(C::Output) -> Result<(Version, T), Error>,
-) -> LargeFetch<T>
+pub(crate) fn in_buckets<C, T>(of: LargeVersion, content: C, make: Make<C::Output, T>) -> LargeFetch<T>
 where
     C: Content<Layout: Send, Cursor: Send, Part: Send> + Send + 'static,
     T: 'static,

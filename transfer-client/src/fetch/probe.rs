@@ -115,7 +115,7 @@ mod tests {
         }
     }
 
-    // Promise: buckets, seen to fail
+    // Promise: large-tensors
     #[test]
     fn shapes_are_found_by_slices() {
         let dims: [&[u64]; 8] =

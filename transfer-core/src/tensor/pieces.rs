@@ -129,7 +129,7 @@ mod tests {
         texts
     }
 
-    // Promise: buckets
+    // Promise: large-tensors
     #[test]
     fn pieces_are_as_long_as_they_may_be() {
         let whole = TensorMeta::of(DType::F32, &[10, 4, 8]).unwrap();
@@ -164,7 +164,7 @@ mod tests {
     }
 
     proptest! {
-        // Promise: buckets, seen to fail
+        // Promise: large-tensors
         #[test]
         fn pieces_are_the_slice((mut dims, slice) in cases(), dtype in proptest::sample::select(&DType::ALL), limits in proptest::collection::vec(1_u64..200, 1..4)) {
             if let Some(last) = dims.last_mut() {
