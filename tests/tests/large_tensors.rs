@@ -70,7 +70,7 @@ fn tensor_larger_than_the_pool_comes_in_buckets() {
     assert_eq!(tensor.report().copied, 0);
     drop(tensor);
     let subscriber = far.subscriber("k").expect("a name");
-    // The default bucket is larger than this pool, so it is halved.
+    // The default bucket is larger than this pool, so it is divided.
     for (version, bucket) in [(1, None), (2, Some(SHORT)), (3, Some(1 << 20))] {
         if version > 1 {
             push(&pusher, "k", version, 100 * version);
@@ -91,6 +91,10 @@ fn tensor_larger_than_the_pool_comes_in_buckets() {
     }
     // Several at once, beside one that fits and one that nobody has pushed.
     pusher.push_slice("small", [2], &[1_u8, 2]).call().expect("pushed");
+    // What the call itself holds takes 60 % of the pool.
+    pusher.push_slice("held", [POOL * 6 / 10], &vec![3_u8; (POOL * 6 / 10) as usize]).call().expect("pushed");
+    let both = far.fetch_many(["held", "k"]).call();
+    both.into_iter().for_each(|one| drop(one.expect("there is room for both")));
     pusher.push_slice("flat", [BYTES / 8], &elements(5)).call().expect("pushed");
     let mut many = far.fetch_many(["k", "small", "nobody", "flat"]).timeout(Duration::from_secs(2)).call();
     let flat = many.pop().expect("four").expect("in buckets");
@@ -257,6 +261,17 @@ fn tensor_replaced_between_two_buckets_is_fetched_anew() {
     push(&pusher, "k", 5, 5000);
     let e = fetch.wait(PATIENCE).expect("in time").expect_err("it is gone");
     assert_eq!(e.failure_code(), Some(FailureCode::VersionGone), "{e}");
+    drop(fetch);
+    // What replaces it may have no parts, or parts of another kind.
+    push(&pusher, "k", 6, 6000);
+    let mut fetch = half_way(&far, far.fetch("k"), scene.b());
+    pusher.push_slice("k", [0; 0], &[7_u64]).version(7).call().expect("pushed");
+    assert_eq!(fetch.wait(PATIENCE).expect("in time").expect("the newer version").as_bytes(), 7_u64.to_le_bytes());
+    drop(fetch);
+    push(&pusher, "k", 8, 8000);
+    let mut fetch = half_way(&far, far.fetch("k"), scene.b());
+    pusher.push_slice("k", [2], &[1_u8, 2]).version(9).digest(Digest::Xxh3).call().expect("pushed");
+    assert_eq!(fetch.wait(PATIENCE).expect("in time").expect("the newer version").as_bytes(), [1, 2]);
     until_pool_is_free(&far, scene.b());
     drop((fetch, tensor, pusher, far));
     scene.end();

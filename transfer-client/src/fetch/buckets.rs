@@ -29,7 +29,7 @@ const IN_FLIGHT: usize = 2;
 impl<C: AnyClient, T> Fetch<C, T> {
     /// The length of a bucket, 32 MiB by default and at least 64 KiB. A tensor, a slice or a bundle that does not fit the landing pool
     /// is fetched in buckets: parts that land in the pool one after the other, and are copied into memory of this process, which the
-    /// report counts. Two are on their way at a time. Where the pool is smaller than a bucket, buckets are halved. If the version is
+    /// report counts. Two are on their way at a time. Where the pool is smaller than a bucket, buckets have an eighth of that. If the version is
     /// replaced meanwhile, the fetch begins again with the newer one, until its time-out.
     pub fn bucket_bytes(mut self, bytes: u64) -> Self {
         self.call.set_bucket_bytes(bytes);
@@ -239,9 +239,10 @@ impl<C: Content> BucketCall<C> {
             }
             Ok(None) => Ok(Next::Again),
             Err(e) if is(&e, FailureCode::VersionGone) => Ok(Next::Again),
-            Err(e) if is(&e, FailureCode::TooLarge) && self.bucket_bytes >= 2 * MIN_BUCKET_BYTES => {
-                // The pool is smaller than a bucket, so what has not landed is asked for in smaller ones.
-                self.bucket_bytes = self.bucket_bytes / 2 / ALIGNMENT * ALIGNMENT;
+            Err(e) if is(&e, FailureCode::TooLarge) && self.bucket_bytes > MIN_BUCKET_BYTES => {
+                // The pool is smaller than a bucket, so what has not landed is asked for in smaller ones, which leave room for what this
+                // process and others hold there.
+                self.bucket_bytes = (self.bucket_bytes / 8 / ALIGNMENT * ALIGNMENT).max(MIN_BUCKET_BYTES);
                 now.in_flight.clear();
                 now.asked = place;
                 Ok(Next::Goes)

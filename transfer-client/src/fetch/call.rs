@@ -78,6 +78,7 @@ impl<C: AnyClient, T> Fetch<C, T> {
             seen: None,
             began: None,
             large: None,
+            refused: None,
             stage: Stage::New,
         })
     }
@@ -85,7 +86,17 @@ impl<C: AnyClient, T> Fetch<C, T> {
     /// The fetch of a subscriber, which remembers what it fetches.
     pub(crate) fn since(session: Arc<Session>, key: Key, options: FetchOptions, take: Take<T>, seen: Since) -> Self {
         let (key, seen, take) = (Ok(key), Some(seen), Taking::Whole(take));
-        Request::from_call(FetchCall { session, key, options, take, seen, began: None, large: None, stage: Stage::New })
+        Request::from_call(FetchCall {
+            session,
+            key,
+            options,
+            take,
+            seen,
+            began: None,
+            large: None,
+            refused: None,
+            stage: Stage::New,
+        })
     }
 
     /// Fetches exactly this version, of the owner that has published the one before.
@@ -146,7 +157,17 @@ impl<C: AnyClient, T> Fetch<C, T> {
     pub(crate) fn sliced<S>(self, slice: Slice, take: TakePart<S>, large: FetchLarge<S>) -> Fetch<C, S> {
         let (session, key, options, seen) = self.into_parts();
         let (take, large) = (Taking::Part(slice, take), Some(large));
-        Request::from_call(FetchCall { session, key, options, take, seen, began: None, large, stage: Stage::New })
+        Request::from_call(FetchCall {
+            session,
+            key,
+            options,
+            take,
+            seen,
+            began: None,
+            large,
+            refused: None,
+            stage: Stage::New,
+        })
     }
 
     fetch_options!(call.options);
@@ -165,6 +186,8 @@ pub struct FetchCall<T = Tensor> {
     began: Option<Instant>,
     /// How a version that does not fit the landing pool is fetched, if it can be.
     large: Option<FetchLarge<T>>,
+    /// When it last turned out that the version does not fit, and why.
+    refused: Option<(Instant, Failure)>,
     stage: Stage<T>,
 }
 
@@ -264,10 +287,13 @@ impl<T> Call for FetchCall<T> {
                         ControlFlow::Break(ended) => ended,
                     };
                     match (Answered::fetched(ended, &self.session), self.large) {
-                        (Err(Error::Failed(failure)), Some(large)) if does_not_fit(&failure) => {
-                            let timeout = self.options.timeout.saturating_sub(call.waited());
-                            let options = FetchOptions { timeout, ..self.options };
-                            let (session, key) = (self.session.clone(), key.clone());
+                        (Err(Error::Failed(failure)), Some(large))
+                            if does_not_fit(&failure)
+                                && self.refused.as_ref().is_none_or(|(_, before)| *before != failure) =>
+                        {
+                            self.options.timeout = self.options.timeout.saturating_sub(call.waited());
+                            self.refused = Some((Instant::now(), failure.clone()));
+                            let (session, key, options) = (self.session.clone(), key.clone(), self.options);
                             let of = LargeVersion { session, key, options, why: failure };
                             self.stage = Stage::Large(large(of, self.take.slice()));
                         }
@@ -280,6 +306,15 @@ impl<T> Call for FetchCall<T> {
                         ControlFlow::Continue(at) => return ControlFlow::Continue(at),
                         ControlFlow::Break(fetched) => fetched,
                     };
+                    if let (Err(Error::Failed(failure)), Some((since, before))) = (&fetched, &self.refused)
+                        && failure == before
+                        && !self.options.timeout.saturating_sub(since.elapsed()).is_zero()
+                    {
+                        // It has no parts. The version that did not fit may have been replaced by one that has none, and fits.
+                        self.options.timeout = self.options.timeout.saturating_sub(since.elapsed());
+                        self.stage = Stage::New;
+                        continue;
+                    }
                     return ControlFlow::Break(fetched.map(|(version, taken)| {
                         self.saw(version);
                         taken

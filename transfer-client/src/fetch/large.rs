@@ -14,7 +14,7 @@ use crate::digest::Proof;
 use crate::error::{BatchError, Error};
 use crate::gathered::{Body, OutOfBody, copy_threads};
 use crate::request::Call;
-use crate::session::{Answered, Ended};
+use crate::session::{Answered, Ended, deadline};
 use std::ops::ControlFlow;
 use std::task::Waker;
 use std::time::Instant;
@@ -26,11 +26,9 @@ use transfer_memory::view::Bytes;
 
 /// Fetches all of a tensor.
 pub(crate) fn large_tensor(of: LargeVersion, _all: Option<Slice>) -> LargeFetch<Tensor> {
-    Box::new(LargeTensor {
-        of: of.clone(),
-        call: in_buckets(of, SlicesOfTensor::new(Slice::default()), tensor_of),
-        has_slices: true,
-    })
+    let (limit, kept) = (deadline(Instant::now(), of.options.timeout), of.clone());
+    let call = in_buckets(of, SlicesOfTensor::new(Slice::default()), tensor_of);
+    Box::new(LargeTensor { of: kept, limit, call, has_slices: true })
 }
 
 /// Fetches a slice, or all of the tensor.
@@ -48,6 +46,8 @@ fn tensor_of(all: FetchedSlice) -> Result<(Version, Tensor), Error> {
 /// The fetch of a tensor: by its slices, or, if it has none, as one with digests.
 struct LargeTensor {
     of: LargeVersion,
+    /// The deadline of both.
+    limit: Instant,
     call: LargeFetch<Tensor>,
     has_slices: bool,
 }
@@ -63,6 +63,7 @@ impl Call for LargeTensor {
         match fetched {
             Err(Error::Failed(failure)) if self.has_slices && failure == self.of.why => {
                 self.has_slices = false;
+                self.of.options.timeout = self.limit.saturating_duration_since(Instant::now());
                 self.call = in_buckets(self.of.clone(), RangesOfBody(TensorWithDigests), tensor_of);
                 self.call.step(waker)
             }
@@ -146,11 +147,18 @@ impl SlicesOfTensor {
         SlicesOfTensor { wanted, probe: Probe::Inner, found: None }
     }
 
+    /// Whether this describes that piece of the tensor.
+    fn is_piece(&self, part: &Slice, found: &TensorMeta) -> bool {
+        matches!(&self.probe, Probe::Known(whole) if part.of(whole).is_ok_and(|part| part.meta() == found))
+    }
+
     /// Goes on with the next probe, unless it is known what the tensor is.
     fn learned(&mut self, of: &LargeVersion, next: Probe) -> Result<Described<SlicePieces, FetchedSlice>, Error> {
         self.probe = next;
         let (version, report) = self.found.ok_or_else(|| of.why.clone())?;
         let Probe::Known(whole) = &self.probe else { return Ok(Described::Asks(version)) };
+        // Before anything moves.
+        prove(of, version, whole)?;
         let layout = SlicePieces::new(&self.wanted, whole).map_err(|e| {
             let text = format!("key {:?} has {whole}: {e}", of.key.as_str());
             Failure::new(FailureCode::Invalid, text)
@@ -182,7 +190,7 @@ impl Content for SlicesOfTensor {
         };
         if !tensor.is_part {
             let slice = FetchedSlice::take(lease, tensor, &of.key, &self.wanted)?;
-            prove(of, &slice)?;
+            prove(of, Version(slice.version()), slice.meta())?;
             return Ok(Described::There(slice));
         }
         let FetchedTensor { version, meta, report, .. } = tensor;
@@ -209,7 +217,7 @@ impl Content for SlicesOfTensor {
     fn land(
         &self,
         of: &LargeVersion,
-        layout: &SlicePieces,
+        _: &SlicePieces,
         part: &Slice,
         ended: Ended,
         to: &mut [u8],
@@ -217,9 +225,7 @@ impl Content for SlicesOfTensor {
         let landed = Answered::fetched(ended, &of.session)
             .and_then(|(lease, tensor)| FetchedSlice::take(lease, tensor, &of.key, part));
         let landed = match landed {
-            Ok(landed) if landed.dtype() == layout.meta().dtype() && landed.meta().len_bytes() == to.len() as u64 => {
-                landed
-            }
+            Ok(landed) if self.is_piece(part, landed.meta()) && landed.meta().len_bytes() == to.len() as u64 => landed,
             // Another push has the same number of version, and another shape.
             Ok(_) => return Ok(None),
             Err(Error::Failed(failure)) if failure.code == FailureCode::Invalid => return Ok(None),
@@ -236,20 +242,18 @@ impl Content for SlicesOfTensor {
 
     fn finish(
         &self,
-        of: &LargeVersion,
+        _: &LargeVersion,
         layout: SlicePieces,
         bytes: Bytes,
         version: Version,
         report: Report,
     ) -> Result<FetchedSlice, Error> {
-        let slice = FetchedSlice::landed(bytes, layout.meta().clone(), version, report);
-        prove(of, &slice)?;
-        Ok(slice)
+        Ok(FetchedSlice::landed(bytes, layout.meta().clone(), version, report))
     }
 }
 
 /// Refuses it if it has to have digests: what has slices has none.
-fn prove(of: &LargeVersion, slice: &FetchedSlice) -> Result<(), Error> {
+fn prove(of: &LargeVersion, version: Version, meta: &TensorMeta) -> Result<(), Error> {
     let proof = Proof { key: &of.key, proving: of.options.proving };
-    proof.compare((Version(slice.version()), slice.meta(), &[]), None, true, 1, []).map(|_| ())
+    proof.compare((version, meta, &[]), None, true, 1, []).map(|_| ())
 }
