@@ -80,7 +80,7 @@ fn bundle_larger_than_the_pool_comes_in_buckets() {
     assert_eq!(bundle.report().copied, 0);
     drop(bundle);
     let subscriber = far.bundle_subscriber("k").expect("a name");
-    // The default bucket is larger than this pool, so it is halved.
+    // The default bucket is larger than this pool, so it is divided.
     for (version, bucket) in [(1, None), (2, Some(SHORT)), (3, Some(1 << 20))] {
         if version > 1 {
             push(&pusher, "k", version, 100 * version);

@@ -264,6 +264,19 @@ fn fetch_larger_than_the_landing_pool_goes_in_turns() {
     scene.end();
 }
 
+// Promise: large-tensors
+#[test]
+fn file_larger_than_the_landing_pool_is_fetched() {
+    let (scene, (_folder, at)) = (two_with("1MiB"), folder());
+    fs::write(at("data"), bytes(3, 3_000_000)).unwrap();
+    let holder = Ctl::of(scene.a(), &["push", "k", text(&at("data"))]).hold();
+    let out = at("out");
+    Ctl::of(scene.b(), &["fetch", "k", text(&out)]).ends(0, &["3000000"]);
+    assert!(fs::read(&out).unwrap() == bytes(3, 3_000_000));
+    drop(holder);
+    scene.end();
+}
+
 #[test]
 fn standard_input_and_output_serve_as_files() {
     let (scene, (_folder, at)) = (Scene::one(), folder());

@@ -348,3 +348,36 @@ fn error_names_the_tensors_of_a_bundle_that_may_be_half_new() {
     owner.end();
     scene.end();
 }
+
+/// Short tensors of a state that no cache holds are copied past it, and a few shorter ones are not.
+// Promise: into-memory
+#[test]
+fn states_larger_than_a_cache_are_copied_on_one_host() {
+    let scene = Scene::one();
+    let connect = |name: &str| {
+        let connect = BlockingClient::connect(scene.a().socket()).name(name).arena_bytes(48 << 20);
+        connect.call().expect("the sidecar takes workers")
+    };
+    let (pusher, near) = (connect("pusher"), connect("near"));
+    // 36 MiB together, of 16,381 bytes to 3 MiB.
+    let len = |n: u64| if n < 14 { (2 << 20) + (n << 16) + n } else { 16_381 + n };
+    let element = |n: u64, i: u64| (n * 31 + i * 7) as u8 | 1;
+    let tensors = (0..20).map(|n| {
+        let mut tensor = pusher.allocate(DType::U8, [len(n)]).expect("room");
+        (0..).zip(tensor.as_mut_bytes()).for_each(|(i, byte)| *byte = element(n, i));
+        (format!("t{n}"), tensor)
+    });
+    pusher.push_bundle("k", tensors.collect::<Vec<_>>()).call().expect("pushed");
+    let into = (0..20).map(|n| {
+        let mut tensor = near.allocate(DType::U8, [len(n)]).expect("room");
+        tensor.as_mut_bytes().fill(0);
+        (format!("t{n}"), tensor)
+    });
+    let fetched = near.fetch_bundle("k").into(into.collect()).call().expect("fetched");
+    assert!(fetched.landing() == Landing::OnThisHost && fetched.report().copied >= 32 << 20);
+    for (n, (_, tensor)) in (0..).zip(fetched.into_tensors().iter()) {
+        assert!((0..).zip(tensor.as_bytes()).all(|(i, byte)| *byte == element(n, i)), "tensor {n}");
+    }
+    drop((pusher, near));
+    scene.end();
+}

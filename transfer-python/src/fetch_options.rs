@@ -87,6 +87,8 @@ pub(crate) struct Which<'a> {
     pub(crate) require: Option<&'a str>,
     pub(crate) trace: Option<&'a str>,
     pub(crate) proving: Proving,
+    /// The length of a bucket of a state that does not fit the landing pool, in bytes.
+    pub(crate) bucket_bytes: Option<u64>,
 }
 
 impl<'a> Which<'a> {
@@ -98,7 +100,7 @@ impl<'a> Which<'a> {
         trace: Option<&'a str>,
         proving: Proving,
     ) -> PyResult<Which<'a>> {
-        Ok(Which { versions: Versions::of(versions)?, timeout, require, trace, proving })
+        Ok(Which { versions: Versions::of(versions)?, timeout, require, trace, proving, bucket_bytes: None })
     }
 
     pub(crate) fn apply<T>(
@@ -111,6 +113,10 @@ impl<'a> Which<'a> {
             Proving { is_asked: true, .. } => fetch.verify(),
             _ => fetch,
         };
+        let fetch = match self.bucket_bytes {
+            Some(bytes) => fetch.bucket_bytes(bytes),
+            None => fetch,
+        };
         Ok(apply!(py, fetch, self))
     }
 
@@ -121,6 +127,9 @@ impl<'a> Which<'a> {
         take: Take<transfer_client::BlockingClient>,
     ) -> PyResult<Take<transfer_client::BlockingClient>> {
         self.proving.refuse(py, "rows of a tensor")?;
+        if self.bucket_bytes.is_some() {
+            return Err(crate::errors::invalid(py, "rows of a tensor have no bucket_bytes"));
+        }
         Ok(apply!(py, take, self))
     }
 }
@@ -143,6 +152,10 @@ impl Which<'_> {
             Proving { is_asked: true, .. } => fetch.verify(),
             _ => fetch,
         };
+        let fetch = match self.bucket_bytes {
+            Some(bytes) => fetch.bucket_bytes(bytes),
+            None => fetch,
+        };
         let fetch = fetch.timeout(self.timeout);
         Ok(choose!(py, fetch, self.versions))
     }
@@ -155,13 +168,14 @@ pub(crate) struct FetchOptions {
     pub(crate) require: Option<String>,
     pub(crate) trace: Option<String>,
     pub(crate) proving: Proving,
+    pub(crate) bucket_bytes: Option<u64>,
 }
 
 impl FetchOptions {
     pub(crate) fn read(options: &Bound<'_, PyDict>) -> PyResult<FetchOptions> {
         let timeout = options::DEFAULT_TIMEOUT;
         let (versions, proving) = (Versions::default(), Proving::default());
-        let mut read = FetchOptions { versions, timeout, require: None, trace: None, proving };
+        let mut read = FetchOptions { versions, timeout, require: None, trace: None, proving, bucket_bytes: None };
         for (name, value) in options {
             match name.extract::<String>()?.as_str() {
                 "at_least" => read.versions.at_least = options::version(&value, "at_least")?,
@@ -172,6 +186,7 @@ impl FetchOptions {
                 "trace" => read.trace = value.extract()?,
                 "verify" => read.proving.is_asked = value.extract()?,
                 "require_digest" => read.proving.is_required = value.extract()?,
+                "bucket_bytes" => read.bucket_bytes = options::bucket_bytes(&value)?,
                 other => {
                     let text = format!("a fetch has no argument {other:?}");
                     return Err(pyo3::exceptions::PyTypeError::new_err(text));
@@ -182,8 +197,9 @@ impl FetchOptions {
     }
 
     pub(crate) fn borrow(&self) -> Which<'_> {
-        let FetchOptions { versions, timeout, require, trace, proving } = self;
+        let FetchOptions { versions, timeout, require, trace, proving, bucket_bytes } = self;
         let (require, trace) = (require.as_deref(), trace.as_deref());
-        Which { versions: *versions, timeout: *timeout, require, trace, proving: *proving }
+        let (versions, timeout, proving, bucket_bytes) = (*versions, *timeout, *proving, *bucket_bytes);
+        Which { versions, timeout, require, trace, proving, bucket_bytes }
     }
 }

@@ -24,6 +24,11 @@ pub(crate) fn version(value: &Bound<'_, PyAny>, name: &str) -> PyResult<Option<u
     })
 }
 
+/// Reads the length of a bucket; `None` for None.
+pub(crate) fn bucket_bytes(value: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
+    if value.is_none() { Ok(None) } else { whole(value, "bucket_bytes", 64 << 10, 1 << 40).map(Some) }
+}
+
 /// Reads the whole number that an argument of this name has.
 fn whole<T: TryFrom<u64> + PartialOrd + Display>(
     value: &Bound<'_, PyAny>,

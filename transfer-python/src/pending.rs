@@ -2,7 +2,7 @@
 
 use crate::bell::Bell;
 use crate::{errors, options};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use pyo3::PyTraverseError;
 use pyo3::PyVisit;
 use pyo3::exceptions::PyBaseException;
@@ -17,8 +17,8 @@ use transfer_client::Begun;
 /// The interval at which a waiting thread checks for signals, so that Ctrl-C ends a wait within 50 ms.
 const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(40);
 
-/// The pause before another check while another thread waits for the same call.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// The longest wait of an event loop for a call that another thread has. The thread wakes it when it puts the call back.
+const MAX_BUSY_WAIT: Duration = Duration::from_secs(1);
 
 /// A call of any kind, with the conversion of its answer.
 pub(crate) trait Going: Send {
@@ -140,10 +140,16 @@ enum State {
 /// A call in progress, made by `fetch_later`. Dropping it, or `cancel()`, gives the call up, and a late result is
 /// released.
 #[pyclass(frozen, module = "transferd")]
-pub(crate) struct Pending(Mutex<PendingShared>);
+pub(crate) struct Pending {
+    shared: Mutex<PendingShared>,
+    /// Notified when a thread puts the call back.
+    put_back: Condvar,
+}
 
 struct PendingShared {
     state: State,
+    /// The event loops that are woken when a thread puts the call back.
+    wakers: Vec<Waker>,
     /// Whether `cancel()` was called. A thread that has taken the call ends it when it puts it back.
     is_given_up: bool,
 }
@@ -159,7 +165,8 @@ impl Pending {
     }
 
     fn with(state: State) -> Pending {
-        Pending(Mutex::new(PendingShared { state, is_given_up: false }))
+        let shared = PendingShared { state, wakers: Vec::new(), is_given_up: false };
+        Pending { shared: Mutex::new(shared), put_back: Condvar::new() }
     }
 
     /// Takes the first step, which sends the call.
@@ -168,15 +175,16 @@ impl Pending {
     }
 
     fn take(&self) -> State {
-        std::mem::replace(&mut self.0.lock().state, State::Busy)
+        std::mem::replace(&mut self.shared.lock().state, State::Busy)
     }
 
     /// Puts back the state that `take` has returned, unless that was `Busy`. Returns the result if the call has ended.
     fn put(&self, py: Python<'_>, mut state: State) -> Option<PyResult<Py<PyAny>>> {
         if matches!(state, State::Going(_)) {
-            let mut shared = self.0.lock();
+            let mut shared = self.shared.lock();
             if !shared.is_given_up {
                 shared.state = state;
+                self.wake(shared);
                 return None;
             }
             drop(shared);
@@ -188,18 +196,36 @@ impl Pending {
             State::Ended(Err(error)) => Some(Err(PyErr::from_value(error.bind(py).clone().into_any()))),
             _ => None,
         };
-        self.0.lock().state = state;
+        let mut shared = self.shared.lock();
+        shared.state = state;
+        self.wake(shared);
         answer
     }
 
-    /// Takes one step. `None` if another thread is taking one.
+    /// Wakes those that wait for the thread that had the call.
+    fn wake(&self, mut shared: MutexGuard<'_, PendingShared>) {
+        let wakers = std::mem::take(&mut shared.wakers);
+        drop(shared);
+        self.put_back.notify_all();
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Takes one step. `None` if another thread has the call, and wakes `waker` when it puts it back.
     fn step(&self, py: Python<'_>, waker: &Waker) -> Option<ControlFlow<PyResult<Py<PyAny>>, Instant>> {
         let (state, at) = match self.take() {
             State::Going(mut going) => match going.poll(py, waker) {
                 ControlFlow::Break(result) => (ended_with(py, result), None),
                 ControlFlow::Continue(at) => (State::Going(going), Some(at)),
             },
-            State::Busy => return None,
+            State::Busy => {
+                let mut shared = self.shared.lock();
+                if matches!(shared.state, State::Busy) {
+                    shared.wakers.push(waker.clone());
+                    return None;
+                }
+                drop(shared);
+                return Some(ControlFlow::Continue(Instant::now()));
+            }
             ended => (ended, None),
         };
         let answer = self.put(py, state);
@@ -229,7 +255,12 @@ impl Pending {
                 None => State::Going(going),
             },
             State::Busy => {
-                py.detach(|| std::thread::sleep(LOOK_AGAIN.min(time)));
+                let until = Instant::now() + time;
+                py.detach(|| {
+                    let mut shared = self.shared.lock();
+                    let is_busy = |shared: &mut PendingShared| matches!(shared.state, State::Busy);
+                    let _ = self.put_back.wait_while_until(&mut shared, is_busy, until);
+                });
                 return None;
             }
             ended => ended,
@@ -245,7 +276,7 @@ fn ended_with(py: Python<'_>, result: PyResult<Py<PyAny>>) -> State {
 #[pymethods]
 impl Pending {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        match self.0.try_lock().as_deref().map(|shared| &shared.state) {
+        match self.shared.try_lock().as_deref().map(|shared| &shared.state) {
             Some(State::Ended(Ok(value))) => visit.call(value),
             Some(State::Ended(Err(error))) => visit.call(error),
             _ => Ok(()),
@@ -295,7 +326,7 @@ impl Pending {
     /// Gives up the call. Threads that wait for it raise `Error` with the code "cancelled" within 50 ms.
     fn cancel(&self, py: Python<'_>) {
         let state = {
-            let mut shared = self.0.lock();
+            let mut shared = self.shared.lock();
             shared.is_given_up = true;
             std::mem::replace(&mut shared.state, State::Busy)
         };
@@ -310,7 +341,7 @@ impl Pending {
         match self.step(py, &bell.waker(number)) {
             Some(ControlFlow::Break(_)) => None,
             Some(ControlFlow::Continue(at)) => Some(at.saturating_duration_since(Instant::now()).as_secs_f64()),
-            None => Some(LOOK_AGAIN.as_secs_f64()),
+            None => Some(MAX_BUSY_WAIT.as_secs_f64()),
         }
     }
 }

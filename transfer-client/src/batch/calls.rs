@@ -12,6 +12,7 @@ use arrow_schema::SchemaRef;
 use std::sync::Arc;
 use transfer_core::op::FetchedTensor;
 use transfer_core::op::Report;
+use transfer_core::tensor::{TensorMeta, Version};
 use transfer_core::wire::bundle::BundleTable;
 use transfer_core::wire::digests::Digests;
 
@@ -97,38 +98,65 @@ impl FetchedTable {
     }
 }
 
-/// Finds the body of a version that was pushed as batches.
-pub(super) fn body(lease: Arc<Lease>, tensor: &FetchedTensor) -> Result<Body, Error> {
-    let body = Body::new::<BatchError>(lease, tensor)?;
+/// Returns the body if it was pushed as batches.
+pub(super) fn body(body: Body, meta: &TensorMeta) -> Result<Body, Error> {
     match body.metadata.is_empty() || BundleTable::is_bundle(&body.metadata) {
-        true => Err(BatchError::NotABatch { meta: tensor.meta.clone() }.into()),
+        true => Err(BatchError::NotABatch { meta: meta.clone() }.into()),
         false => Ok(body),
     }
 }
 
-/// Finds the body of batches, and compares it with its digests. Returns what the report says then.
-fn proved_body(lease: Arc<Lease>, tensor: &FetchedTensor, proof: &Proof<'_>) -> Result<(Body, Report), Error> {
-    let (body, mut report) = (body(lease, tensor)?, tensor.report);
+/// Compares the body of batches with its digests. Returns how many bytes were compared.
+pub(super) fn prove(
+    body: &Body,
+    version: Version,
+    meta: &TensorMeta,
+    is_moved: bool,
+    proof: &Proof<'_>,
+) -> Result<u64, Error> {
     let digests = Digests::read_marked(behind_messages(&body.metadata), body.len).map_err(|e| {
-        let (key, version) = (proof.key.as_str().to_owned(), tensor.version.0);
+        let (key, version) = (proof.key.as_str().to_owned(), version.0);
         DigestError::Malformed { key, version, reason: e.to_string() }
     })?;
-    let head = (tensor.version, &tensor.meta, &body.metadata[..]);
-    // What lies in ranges lies in the arena of its pusher.
-    report.verified = proof.compare(head, digests.as_ref(), tensor.ranges == 0, copy_threads(), body.pieces())?;
-    Ok((body, report))
+    let head = (version, meta, &body.metadata[..]);
+    proof.compare(head, digests.as_ref(), is_moved, copy_threads(), body.pieces())
+}
+
+/// The body of batches, with its version and the report of its fetch.
+pub(super) struct NamedBody {
+    pub(super) body: Body,
+    pub(super) version: Version,
+    pub(super) report: Report,
+}
+
+impl NamedBody {
+    /// Finds the body of a version, and compares it with its digests.
+    fn take(lease: Arc<Lease>, tensor: &FetchedTensor, proof: &Proof<'_>) -> Result<NamedBody, Error> {
+        let body = body(Body::new::<BatchError>(lease, tensor)?, &tensor.meta)?;
+        // What lies in ranges lies in the arena of its pusher.
+        let verified = prove(&body, tensor.version, &tensor.meta, tensor.ranges == 0, proof)?;
+        Ok(NamedBody { body, version: tensor.version, report: Report { verified, ..tensor.report } })
+    }
+
+    /// The one batch that it has.
+    pub(super) fn batch(&self) -> Result<FetchedBatch, Error> {
+        let decoded = Decoder::default().decode(&self.body)?;
+        Ok(FetchedBatch::of(decoded, self.version.0, self.report)?)
+    }
+
+    /// All batches that it has.
+    pub(super) fn table(&self) -> Result<FetchedTable, Error> {
+        let Decoded { schema, batches, .. } = Decoder::default().decode(&self.body)?;
+        Ok(FetchedTable { schema, batches, version: self.version.0, report: self.report })
+    }
 }
 
 pub(crate) fn take_batch(lease: Arc<Lease>, tensor: FetchedTensor, proof: &Proof<'_>) -> Result<FetchedBatch, Error> {
-    let (body, report) = proved_body(lease, &tensor, proof)?;
-    let decoded = Decoder::default().decode(&body)?;
-    Ok(FetchedBatch::of(decoded, tensor.version.0, report)?)
+    NamedBody::take(lease, &tensor, proof)?.batch()
 }
 
 pub(crate) fn take_table(lease: Arc<Lease>, tensor: FetchedTensor, proof: &Proof<'_>) -> Result<FetchedTable, Error> {
-    let (body, report) = proved_body(lease, &tensor, proof)?;
-    let Decoded { schema, batches, .. } = Decoder::default().decode(&body)?;
-    Ok(FetchedTable { schema, batches, version: tensor.version.0, report })
+    NamedBody::take(lease, &tensor, proof)?.table()
 }
 
 /// These batches, to be pushed as one version.

@@ -57,6 +57,34 @@ pub(super) fn behind_messages(metadata: &[u8]) -> &[u8] {
     rest
 }
 
+/// The length of the bodies of all messages of the metadata, as they say it.
+pub(super) fn body_len(metadata: &[u8]) -> Result<u64, BatchError> {
+    let (mut rest, mut sum) = (metadata, 0_u64);
+    while let Some((prefix, after)) = rest.split_first_chunk::<8>()
+        && let ([marker @ .., _, _, _, _], [_, _, _, _, len @ ..]) = (prefix, prefix)
+        && *marker == CONTINUATION
+        && let Some((bytes, after)) = after.split_at_checked(u32::from_le_bytes(*len) as usize)
+    {
+        rest = after;
+        if bytes.is_empty() {
+            break;
+        }
+        let len = message_of(&Buffer::from(bytes))?.bodyLength();
+        let end = u64::try_from(len).ok().and_then(|len| sum.checked_add(len)).filter(|end| *end < 1 << 63);
+        let (what, expected) = ("the length of a body", "0 or more, and less than 2^63 together");
+        sum = end.ok_or(BatchError::Metadata { what, found: len, expected })?;
+    }
+    Ok(sum)
+}
+
+/// Reads a message, whose bytes are aligned.
+fn message_of(bytes: &Buffer) -> Result<Message<'_>, BatchError> {
+    let options =
+        VerifierOptions { max_depth: 2 * MAX_DEPTH + 8, max_tables: MAX_TABLES, ..VerifierOptions::default() };
+    root_as_message_with_opts(&options, bytes)
+        .map_err(|e| BatchError::Arrow { what: "a message of the batches' metadata", why: e.to_string() })
+}
+
 impl Decoder {
     /// A decoder of other messages with the same schema, which do not have to repeat it.
     pub(crate) fn again(&self) -> Decoder {
@@ -112,10 +140,7 @@ impl Decoder {
         if self.schema.as_ref().is_some_and(|known| known.message == *bytes) {
             return Ok(0);
         }
-        let options =
-            VerifierOptions { max_depth: 2 * MAX_DEPTH + 8, max_tables: MAX_TABLES, ..VerifierOptions::default() };
-        let message = root_as_message_with_opts(&options, bytes)
-            .map_err(|e| BatchError::Arrow { what: "a message of the batches' metadata", why: e.to_string() })?;
+        let message = message_of(bytes)?;
         if message.version() != MetadataVersion::V5 {
             let (what, found) = ("the version", i64::from(message.version().0));
             return Err(BatchError::Metadata { what, found, expected: "4, which is V5" });

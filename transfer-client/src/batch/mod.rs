@@ -16,7 +16,7 @@
 //!   fetched.
 //! - `messages`, `arrays`, `schema`: the checks, and batches out of them.
 //! - `codec`: batches as messages and buffers, for libraries.
-//! - `calls`: pushes and fetches; `stream`: streams of batches.
+//! - `calls`: pushes and fetches; `large`: of what does not fit the landing pool; `stream`: streams of batches.
 //! - `builder`: arrays that are built in the arena; `tensors`: columns of tensors.
 
 mod arrays;
@@ -25,6 +25,7 @@ mod calls;
 mod codec;
 mod encode;
 mod finish;
+mod large;
 mod messages;
 mod schema;
 mod stream;
@@ -37,6 +38,7 @@ pub use calls::{FetchedBatch, FetchedTable};
 pub(crate) use calls::{encode, take_batch, take_table};
 pub use codec::{BatchDecoder, EncodedBatch};
 pub use finish::Finish;
+pub(crate) use large::{large_batch, large_table};
 pub use stream::{BatchStream, BatchStreamReader, NextBatch};
 pub use tensors::FixedShapeTensor;
 

@@ -117,7 +117,8 @@ impl std::fmt::Debug for NextBatch {
 }
 
 fn take_raw(lease: Arc<Lease>, landed: FetchedTensor, _: &Proof<'_>) -> Result<NextBatch, Error> {
-    Ok(NextBatch { body: body(lease, &landed)?, version: landed.version.0, report: landed.report })
+    let body = body(Body::new::<BatchError>(lease, &landed)?, &landed.meta)?;
+    Ok(NextBatch { body, version: landed.version.0, report: landed.report })
 }
 
 impl<C: AnyClient> BatchStreamReader<C> {

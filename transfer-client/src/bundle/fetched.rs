@@ -97,7 +97,7 @@ pub(crate) fn bundle_of(body: &Body, tensor: &FetchedTensor, proof: &Proof<'_>) 
     report.verified = proof.compare(head, table.digests(), ranges == 0, copy_threads(), body.pieces())?;
     let tensor = |entry: &transfer_core::wire::bundle::BundleEntry| {
         let bytes = body.bytes(entry.offset, entry.meta.len_bytes())?;
-        Ok(Tensor::of_bundle(bytes, entry.meta.clone(), version, report))
+        Ok(Tensor::of_bytes(bytes, entry.meta.clone(), version, report))
     };
     let tensors = table.entries().iter().map(tensor).collect::<Result<_, BundleError>>()?;
     Ok(FetchedBundle::new(table, tensors, version, report))

@@ -21,7 +21,7 @@ mod taken_back;
 mod tensor;
 mod writable;
 
-pub(crate) use buckets::in_buckets;
+pub(crate) use buckets::large_bundle;
 pub use fetched::FetchedBundle;
 pub(crate) use fetched::take_bundle;
 pub use into::FetchBundleInto;

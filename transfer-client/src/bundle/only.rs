@@ -5,11 +5,11 @@
 //! the table and the boxes at once. The table that comes is compared with the one by which the boxes were chosen. If
 //! they differ, the fetch starts again with the newer one. What is read by reference is the whole version.
 
-use super::buckets::BucketCall;
+use super::buckets::{TensorsOfBundle, large_parts};
 use super::fetched::FetchedBundle;
 use super::parts::{Landed, Part, Parts, Wanted, boxes_of, bundle, fetched, landed, packed_bytes, parts, table_of};
 use crate::error::{BundleError, Error};
-use crate::fetch::{Fetch, FetchOptions, Since, does_not_fit, fetch_options};
+use crate::fetch::{BucketCall, Fetch, FetchOptions, LargeVersion, RangesOfBody, Since, does_not_fit, fetch_options};
 use crate::gathered::Body;
 use crate::request::{AnyClient, Call, Request, RequestCall};
 use crate::session::{Calls, Ended, Lease, OneCall, Session, deadline};
@@ -69,7 +69,7 @@ enum Stage {
     First(Box<First>),
     Rest(Box<Rest>),
     /// The tensors do not fit the landing pool.
-    InBuckets(Box<BucketCall>),
+    InBuckets(Box<BucketCall<RangesOfBody<TensorsOfBundle>>>),
 }
 
 /// The time of a call: when it began, and its deadline.
@@ -309,8 +309,8 @@ impl<T> FetchOnlyCall<T> {
             {
                 let timeout = times.limit.saturating_duration_since(Instant::now());
                 let options = FetchOptions { timeout, ..self.options };
-                let wanted = Some(std::mem::take(&mut self.wanted));
-                let call = BucketCall::new(&self.session, key.clone(), options, wanted, failure);
+                let of = LargeVersion { session: self.session.clone(), key: key.clone(), options, why: failure };
+                let call = large_parts(of, std::mem::take(&mut self.wanted));
                 Ok(Next::Asked(Stage::InBuckets(Box::new(call))))
             }
             next => next,

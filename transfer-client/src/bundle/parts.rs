@@ -265,7 +265,7 @@ pub(crate) fn bundle(parts: Parts) -> Result<FetchedBundle, Error> {
     for (name, slice) in parts {
         let meta = slice.meta().clone();
         described.push((name, meta.clone()));
-        tensors.push(Tensor::of_bundle(slice.into_bytes(), meta, version, report));
+        tensors.push(Tensor::of_bytes(slice.into_bytes(), meta, version, report));
     }
     let table = BundleTable::new(described).map_err(BundleError::from)?;
     Ok(FetchedBundle::new(table, tensors, version, report))

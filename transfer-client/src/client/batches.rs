@@ -2,7 +2,8 @@
 
 use super::both_clients;
 use crate::batch::{
-    BatchBuilder, BatchStream, BatchStreamReader, FetchedBatch, FetchedTable, encode, take_batch, take_table,
+    BatchBuilder, BatchStream, BatchStreamReader, FetchedBatch, FetchedTable, encode, large_batch, large_table,
+    take_batch, take_table,
 };
 use crate::error::Error;
 use crate::fetch::{Fetch, Subscriber};
@@ -41,14 +42,14 @@ both_clients! {
     }
 
     /// Fetches the record batch under `key`, and waits until there is one. Its arrays share the memory where it landed,
-    /// or where its owner built it.
+    /// or where its owner built it. A version that does not fit the landing pool comes in [buckets](Fetch::bucket_bytes).
     pub fn fetch_batch(&self, key: impl ToKey) -> Fetch<Self, FetchedBatch> {
-        Fetch::new(self.handle().session(), to_key(&key), take_batch)
+        Fetch::new(self.handle().session(), to_key(&key), take_batch).or_large(Some(large_batch))
     }
 
     /// Fetches record batches that were pushed as one version; see [`fetch_batch`](Self::fetch_batch).
     pub fn fetch_table(&self, key: impl ToKey) -> Fetch<Self, FetchedTable> {
-        Fetch::new(self.handle().session(), to_key(&key), take_table)
+        Fetch::new(self.handle().session(), to_key(&key), take_table).or_large(Some(large_table))
     }
 
     /// Makes a reader of the versions of `key` that [`push_batch`](Self::push_batch) publishes.
@@ -56,7 +57,7 @@ both_clients! {
     /// # Errors
     /// [`Error::Name`].
     pub fn batch_subscriber(&self, key: impl ToKey) -> Result<Subscriber<Self, FetchedBatch>, Error> {
-        Subscriber::new(self.handle().connection(), &key, take_batch)
+        Ok(Subscriber::new(self.handle().connection(), &key, take_batch)?.or_large(large_batch))
     }
 
     /// Makes a reader of the versions of `key` that [`push_table`](Self::push_table) publishes.
@@ -64,7 +65,7 @@ both_clients! {
     /// # Errors
     /// [`Error::Name`].
     pub fn table_subscriber(&self, key: impl ToKey) -> Result<Subscriber<Self, FetchedTable>, Error> {
-        Subscriber::new(self.handle().connection(), &key, take_table)
+        Ok(Subscriber::new(self.handle().connection(), &key, take_table)?.or_large(large_table))
     }
 
     /// Begins a stream of batches under `key`, which belongs to this stream alone. Its batches are versions 1, 2, and

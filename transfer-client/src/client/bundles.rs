@@ -1,7 +1,7 @@
 //! What clients do with bundles.
 
 use super::{TwoBuffers, both_clients};
-use crate::bundle::{BundleMut, BundleTensor, FetchedBundle, in_buckets, source, take_bundle};
+use crate::bundle::{BundleMut, BundleTensor, FetchedBundle, large_bundle, source, take_bundle};
 use crate::error::{BundleError, Error};
 use crate::fetch::{Fetch, Subscriber};
 use crate::memory::TensorMut;
@@ -72,7 +72,7 @@ both_clients! {
     /// read-only, and not copied where the fabric allows. A version that does not fit the landing pool comes in
     /// [buckets](Fetch::bucket_bytes).
     pub fn fetch_bundle(&self, key: impl ToKey) -> Fetch<Self, FetchedBundle> {
-        Fetch::new(self.handle().session(), to_key(&key), take_bundle).or_large(Some(in_buckets))
+        Fetch::new(self.handle().session(), to_key(&key), take_bundle).or_large(Some(large_bundle))
     }
 
     /// Makes a reader of the versions of `key` that [`push_bundle`](Self::push_bundle) publishes.
@@ -80,6 +80,6 @@ both_clients! {
     /// # Errors
     /// [`Error::Name`].
     pub fn bundle_subscriber(&self, key: impl ToKey) -> Result<Subscriber<Self, FetchedBundle>, Error> {
-        Ok(Subscriber::new(self.handle().connection(), &key, take_bundle)?.or_large(in_buckets))
+        Ok(Subscriber::new(self.handle().connection(), &key, take_bundle)?.or_large(large_bundle))
     }
 }

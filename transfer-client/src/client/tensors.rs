@@ -2,7 +2,7 @@
 
 use super::{TwoBuffers, both_clients};
 use crate::error::Error;
-use crate::fetch::{Fetch, FetchExcerpt, FetchMany, Subscriber, Take, Tensor};
+use crate::fetch::{Fetch, FetchExcerpt, FetchMany, Subscriber, Take, Tensor, large_tensor};
 use crate::memory::{Frozen, TensorMut};
 use crate::push::{AllocateWait, Order, Push, PushMany, Source, TakeBack, allocate, checked, of_array};
 use crate::request::{HasHandle, ToKey, to_key};
@@ -105,9 +105,9 @@ both_clients! {
     }
 
     /// Fetches the tensor under `key`, and waits until there is one. It is read-only, and not copied where the fabric
-    /// allows.
+    /// allows. A version that does not fit the landing pool comes in [buckets](Fetch::bucket_bytes).
     pub fn fetch(&self, key: impl ToKey) -> Fetch<Self> {
-        Fetch::new(self.handle().session(), to_key(&key), Tensor::take)
+        Fetch::new(self.handle().session(), to_key(&key), Tensor::take).or_large(Some(large_tensor))
     }
 
     /// Makes a reader of the versions of `key`, which are tensors.
@@ -115,7 +115,7 @@ both_clients! {
     /// # Errors
     /// [`Error::Name`].
     pub fn subscriber(&self, key: impl ToKey) -> Result<Subscriber<Self>, Error> {
-        Subscriber::new(self.handle().connection(), &key, Tensor::take)
+        Ok(Subscriber::new(self.handle().connection(), &key, Tensor::take)?.or_large(large_tensor))
     }
 
     /// Fetches many tensors with one wait.

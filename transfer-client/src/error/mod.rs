@@ -157,7 +157,10 @@ pub enum Error {
         meta: TensorMeta,
     },
     /// This process gets no memory for a version that does not fit the landing pool.
-    #[error("no memory for {} of a version that does not fit the landing pool: {reason}", Bytes(*wanted_bytes))]
+    #[error(
+        "no memory for {} of a version that does not fit the landing pool: {reason}; give this process as much, or fetch it in \
+         slices or into tensors of the arena", Bytes(*wanted_bytes)
+    )]
     NoMemory {
         /// The requested length, in bytes.
         wanted_bytes: u64,

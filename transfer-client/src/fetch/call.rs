@@ -1,5 +1,6 @@
 //! The fetch of one tensor.
 
+use super::buckets::LargeVersion;
 use super::options::{FetchOptions, fetch_options};
 use super::seen::Since;
 use super::tensor::Tensor;
@@ -42,6 +43,13 @@ impl<T> Taking<T> {
         }
     }
 
+    fn slice(&self) -> Option<Slice> {
+        match self {
+            Taking::Whole(_) => None,
+            Taking::Part(slice, _) => Some(slice.clone()),
+        }
+    }
+
     fn excerpt(&self) -> Result<Option<Box<Excerpt>>, Error> {
         match self {
             Taking::Whole(_) => Ok(None),
@@ -53,8 +61,8 @@ impl<T> Taking<T> {
     }
 }
 
-/// Makes the fetch of a version that does not fit the landing pool, and says why it does not come as a whole.
-pub(crate) type FetchLarge<T> = fn(&Arc<Session>, Key, FetchOptions, Failure) -> LargeFetch<T>;
+/// Makes the fetch of a version that does not fit the landing pool, or of this slice of it.
+pub(crate) type FetchLarge<T> = fn(LargeVersion, Option<Slice>) -> LargeFetch<T>;
 
 /// The fetch of a version that does not fit the landing pool.
 pub(crate) type LargeFetch<T> = Box<dyn Call<Output = Result<(Version, T), Error>> + Send>;
@@ -70,6 +78,7 @@ impl<C: AnyClient, T> Fetch<C, T> {
             seen: None,
             began: None,
             large: None,
+            refused: None,
             stage: Stage::New,
         })
     }
@@ -77,7 +86,17 @@ impl<C: AnyClient, T> Fetch<C, T> {
     /// The fetch of a subscriber, which remembers what it fetches.
     pub(crate) fn since(session: Arc<Session>, key: Key, options: FetchOptions, take: Take<T>, seen: Since) -> Self {
         let (key, seen, take) = (Ok(key), Some(seen), Taking::Whole(take));
-        Request::from_call(FetchCall { session, key, options, take, seen, began: None, large: None, stage: Stage::New })
+        Request::from_call(FetchCall {
+            session,
+            key,
+            options,
+            take,
+            seen,
+            began: None,
+            large: None,
+            refused: None,
+            stage: Stage::New,
+        })
     }
 
     /// Fetches exactly this version, of the owner that has published the one before.
@@ -131,17 +150,24 @@ impl<C: AnyClient, T> Fetch<C, T> {
 
     /// Returns the slice that is fetched, if it is one.
     pub(crate) fn asked_slice(&self) -> Option<Slice> {
-        match &self.call.take {
-            Taking::Whole(_) => None,
-            Taking::Part(slice, _) => Some(slice.clone()),
-        }
+        self.call.take.slice()
     }
 
-    /// Makes it a fetch of a slice.
-    pub(crate) fn sliced<S>(self, slice: Slice, take: TakePart<S>) -> Fetch<C, S> {
+    /// Makes it a fetch of a slice, which is fetched like this where it does not fit the landing pool.
+    pub(crate) fn sliced<S>(self, slice: Slice, take: TakePart<S>, large: FetchLarge<S>) -> Fetch<C, S> {
         let (session, key, options, seen) = self.into_parts();
-        let take = Taking::Part(slice, take);
-        Request::from_call(FetchCall { session, key, options, take, seen, began: None, large: None, stage: Stage::New })
+        let (take, large) = (Taking::Part(slice, take), Some(large));
+        Request::from_call(FetchCall {
+            session,
+            key,
+            options,
+            take,
+            seen,
+            began: None,
+            large,
+            refused: None,
+            stage: Stage::New,
+        })
     }
 
     fetch_options!(call.options);
@@ -160,6 +186,8 @@ pub struct FetchCall<T = Tensor> {
     began: Option<Instant>,
     /// How a version that does not fit the landing pool is fetched, if it can be.
     large: Option<FetchLarge<T>>,
+    /// When it last turned out that the version does not fit, and why.
+    refused: Option<(Instant, Failure)>,
     stage: Stage<T>,
 }
 
@@ -259,10 +287,15 @@ impl<T> Call for FetchCall<T> {
                         ControlFlow::Break(ended) => ended,
                     };
                     match (Answered::fetched(ended, &self.session), self.large) {
-                        (Err(Error::Failed(failure)), Some(large)) if does_not_fit(&failure) => {
-                            let timeout = self.options.timeout.saturating_sub(call.waited());
-                            let options = FetchOptions { timeout, ..self.options };
-                            self.stage = Stage::Large(large(&self.session, key.clone(), options, failure));
+                        (Err(Error::Failed(failure)), Some(large))
+                            if does_not_fit(&failure)
+                                && self.refused.as_ref().is_none_or(|(_, before)| *before != failure) =>
+                        {
+                            self.options.timeout = self.options.timeout.saturating_sub(call.waited());
+                            self.refused = Some((Instant::now(), failure.clone()));
+                            let (session, key, options) = (self.session.clone(), key.clone(), self.options);
+                            let of = LargeVersion { session, key, options, why: failure };
+                            self.stage = Stage::Large(large(of, self.take.slice()));
                         }
                         (Ok((lease, tensor)), _) => return ControlFlow::Break(self.finish(key, lease, tensor)),
                         (Err(e), _) => return ControlFlow::Break(Err(e)),
@@ -273,6 +306,15 @@ impl<T> Call for FetchCall<T> {
                         ControlFlow::Continue(at) => return ControlFlow::Continue(at),
                         ControlFlow::Break(fetched) => fetched,
                     };
+                    if let (Err(Error::Failed(failure)), Some((since, before))) = (&fetched, &self.refused)
+                        && failure == before
+                        && !self.options.timeout.saturating_sub(since.elapsed()).is_zero()
+                    {
+                        // It has no parts. The version that did not fit may have been replaced by one that has none, and fits.
+                        self.options.timeout = self.options.timeout.saturating_sub(since.elapsed());
+                        self.stage = Stage::New;
+                        continue;
+                    }
                     return ControlFlow::Break(fetched.map(|(version, taken)| {
                         self.saw(version);
                         taken

@@ -1,6 +1,8 @@
 //! Fetches into the caller's memory.
 
-use super::call::{Fetch, look_up};
+use super::buckets::LargeVersion;
+use super::call::{Fetch, LargeFetch, does_not_fit, look_up};
+use super::large::large_slice;
 use super::options::FetchOptions;
 use super::slice::FetchedSlice;
 use super::tensor::Tensor;
@@ -10,13 +12,14 @@ use crate::landing::{Asking, Landing, LandingCall, MemoryView, Outcome, Piece, T
 use crate::memory::TensorMut;
 use crate::request::{AnyClient, Call, Request, RequestCall};
 use crate::session::{ANSWER_GRACE, Answered, Ended, Lease, OneCall, Session, cancelled_unsent};
+use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 use transfer_core::fabric::FabricKind;
 use transfer_core::op::{Failure, FailureCode, FetchedTensor, Otherwise, Report, check_fit};
-use transfer_core::tensor::{Excerpt, Key, Slice};
+use transfer_core::tensor::{Excerpt, Key, Slice, Version};
 
 /// A fetch into memory that is about to be made. Set its options before [`Fetch::into`], then `.await` it, or `.call()` it on
 /// a [`crate::BlockingClient`].
@@ -186,7 +189,6 @@ pub struct FetchIntoCall {
     stage: Stage,
 }
 
-#[derive(Debug)]
 enum Stage {
     New(TensorMut),
     Asked {
@@ -201,10 +203,30 @@ enum Stage {
         targets: Targets,
         why: Landing,
     },
+    /// It lands beside the tensor and does not fit the landing pool.
+    Large {
+        key: Key,
+        fetch: LargeFetch<FetchedSlice>,
+        targets: Targets,
+        why: Landing,
+    },
     /// It was cancelled before it began.
     Cancelled(Option<TensorMut>),
     /// Its result was returned.
     Ended,
+}
+
+impl fmt::Debug for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Stage::New(_) => "New",
+            Stage::Asked { .. } => "Asked",
+            Stage::Beside { .. } => "Beside",
+            Stage::Large { .. } => "Large",
+            Stage::Cancelled(_) => "Cancelled",
+            Stage::Ended => "Ended",
+        })
+    }
 }
 
 type Output = Result<FetchedInto, FetchIntoError>;
@@ -261,67 +283,99 @@ impl FetchIntoCall {
         Ok(ControlFlow::Continue(Stage::Beside { key, call, targets, why }))
     }
 
-    /// Makes the result of the sidecar's answer.
-    fn conclude(&self, key: &Key, call: LandingCall, targets: Targets, ended: Ended) -> Output {
-        let failed = |targets: Targets, error| Err(FetchIntoError::new(error, targets.close().and_then(only)));
-        match call.conclude(&self.session, ended) {
+    /// Makes the result of the sidecar's answer, or goes on in buckets.
+    fn conclude(
+        &self,
+        key: Key,
+        call: LandingCall,
+        targets: Targets,
+        ended: Ended,
+    ) -> Result<ControlFlow<FetchedInto, Stage>, FetchIntoError> {
+        let failed = |targets: Targets, error| FetchIntoError::new(error, targets.close().and_then(only));
+        let elsewhere = || match self.session.home().is_returned() {
+            true => Landing::ReturnedArena,
+            false => Landing::NotOpened,
+        };
+        let waited = call.waited();
+        let fetched = match call.conclude(&self.session, ended) {
             Outcome::Landed { beside, version, mut report } => {
                 let landing = beside.landings().next().map_or(Landing::InPlace, |(_, landing)| landing);
                 match beside.copy(&targets) {
                     Ok(copied) => report.copied += copied,
-                    Err(e) => return failed(targets, e.into()),
+                    Err(e) => return Err(failed(targets, e.into())),
                 }
                 returned(targets, (version.0, report, landing))
             }
-            Outcome::Elsewhere { lease, found } => {
-                let why = match self.session.home().is_returned() {
-                    true => Landing::ReturnedArena,
-                    false => Landing::NotOpened,
-                };
-                self.copied(key, lease, found, targets, why)
+            Outcome::Elsewhere { lease, found } => self.copied(&key, lease, found, targets, elsewhere()),
+            Outcome::Failed { error: Error::Failed(why), is_torn: false } if does_not_fit(&why) => {
+                return Ok(ControlFlow::Continue(self.in_buckets(key, waited, targets, elsewhere(), why)));
             }
             Outcome::Failed { error, is_torn: true } => {
                 let (key, tensors) = (key.as_str().to_owned(), targets.describe([PLACE]));
-                failed(targets, Error::DestinationTorn(Box::new(TornDestination { key, tensors, error })))
+                Err(failed(targets, Error::DestinationTorn(Box::new(TornDestination { key, tensors, error }))))
             }
-            Outcome::Failed { error, is_torn: false } => failed(targets, error),
+            Outcome::Failed { error, is_torn: false } => Err(failed(targets, error)),
             Outcome::Lost { error } => Err(FetchIntoError::new(error, None)),
-        }
+        };
+        fetched.map(ControlFlow::Break)
     }
 
-    /// Copies what lies elsewhere. If it does not lie on this host, `why` it has not landed in place.
-    fn copied(&self, key: &Key, lease: Arc<Lease>, found: FetchedTensor, targets: Targets, why: Landing) -> Output {
-        match self.copy(key, lease, found, &targets) {
-            Ok((version, report)) => {
-                let landing = if is_by_reference(&report) { Landing::OnThisHost } else { why };
-                let copied = report.copied + targets.places()[PLACE].view.meta().len_bytes();
-                returned(targets, (version, Report { copied, ..report }, landing))
+    /// Handles the answer to a fetch that lands beside the tensor.
+    fn beside(
+        &self,
+        key: Key,
+        call: &OneCall,
+        targets: Targets,
+        why: Landing,
+        ended: Ended,
+    ) -> Result<ControlFlow<FetchedInto, Stage>, FetchIntoError> {
+        match Answered::fetched(ended, &self.session) {
+            Ok((lease, found)) => self.copied(&key, lease, found, targets, why).map(ControlFlow::Break),
+            Err(Error::Failed(failure)) if does_not_fit(&failure) => {
+                Ok(ControlFlow::Continue(self.in_buckets(key, call.waited(), targets, why, failure)))
             }
             Err(e) => Err(FetchIntoError::new(e, targets.close().and_then(only))),
         }
     }
 
-    fn copy(
-        &self,
-        key: &Key,
-        lease: Arc<Lease>,
-        found: FetchedTensor,
-        targets: &Targets,
-    ) -> Result<(u64, Report), Error> {
-        let (version, view) = (found.version, &targets.places()[PLACE].view);
-        let part = match &self.slice {
-            Some(slice) => FetchedSlice::take(lease, found, key, slice)?,
-            None => {
-                check_fit(key, version, &found.meta, view.meta())?;
-                Tensor::new(lease, found)?.as_whole_slice()
-            }
-        };
-        check_fit(key, version, part.meta(), view.meta())?;
-        if let Some(to) = view.bytes() {
-            targets.copy(PLACE, to, &part);
-        }
-        Ok((version.0, *part.report()))
+    /// Fetches in buckets what lands beside the tensor.
+    fn in_buckets(&self, key: Key, waited: Duration, targets: Targets, why: Landing, failure: Failure) -> Stage {
+        let options = FetchOptions { timeout: self.options.timeout.saturating_sub(waited), ..self.options };
+        let of = LargeVersion { session: self.session.clone(), key: key.clone(), options, why: failure };
+        Stage::Large { key, fetch: large_slice(of, self.slice.clone()), targets, why }
     }
+
+    /// Copies what lies elsewhere. If it does not lie on this host, `why` it has not landed in place.
+    fn copied(&self, key: &Key, lease: Arc<Lease>, found: FetchedTensor, targets: Targets, why: Landing) -> Output {
+        let view = &targets.places()[PLACE].view;
+        let part = match &self.slice {
+            Some(slice) => FetchedSlice::take(lease, found, key, slice),
+            None => check_fit(key, found.version, &found.meta, view.meta())
+                .map_err(Error::from)
+                .and_then(|()| Ok(Tensor::new(lease, found)?.as_whole_slice())),
+        };
+        copy(key, part, targets, why)
+    }
+}
+
+/// Copies what was fetched, if it fits. If it does not lie on this host, `why` it has not landed in place.
+fn copy(key: &Key, part: Result<FetchedSlice, Error>, targets: Targets, why: Landing) -> Output {
+    let view = &targets.places()[PLACE].view;
+    let part = part.and_then(|part| {
+        check_fit(key, Version(part.version()), part.meta(), view.meta())?;
+        Ok(part)
+    });
+    let part = match part {
+        Ok(part) => part,
+        Err(e) => return Err(FetchIntoError::new(e, targets.close().and_then(only))),
+    };
+    if let Some(to) = view.bytes() {
+        targets.copy(PLACE, to, &part);
+    }
+    let report = *part.report();
+    let landing = if is_by_reference(&report) { Landing::OnThisHost } else { why };
+    let copied = report.copied + view.meta().len_bytes();
+    returned(targets, (part.version(), Report { copied, ..report }, landing))
 }
 
 /// The tensor that is the only one.
@@ -348,35 +402,38 @@ impl Call for FetchIntoCall {
 
     fn step(&mut self, waker: &Waker) -> ControlFlow<Output, Instant> {
         loop {
-            match std::mem::replace(&mut self.stage, Stage::Ended) {
-                Stage::New(tensor) => match self.begin(tensor) {
-                    Ok(ControlFlow::Continue(asked)) => self.stage = asked,
-                    Ok(ControlFlow::Break(fetched)) => return ControlFlow::Break(Ok(fetched)),
-                    Err(e) => return ControlFlow::Break(Err(e)),
-                },
+            let next = match std::mem::replace(&mut self.stage, Stage::Ended) {
+                Stage::New(tensor) => self.begin(tensor),
                 Stage::Asked { key, mut call, targets } => match call.step(waker) {
                     ControlFlow::Continue(at) => {
                         self.stage = Stage::Asked { key, call, targets };
                         return ControlFlow::Continue(at);
                     }
-                    ControlFlow::Break(ended) => return ControlFlow::Break(self.conclude(&key, call, targets, ended)),
+                    ControlFlow::Break(ended) => self.conclude(key, call, targets, ended),
                 },
                 Stage::Beside { key, mut call, targets, why } => match call.step(waker) {
                     ControlFlow::Continue(at) => {
                         self.stage = Stage::Beside { key, call, targets, why };
                         return ControlFlow::Continue(at);
                     }
-                    ControlFlow::Break(ended) => {
-                        return ControlFlow::Break(match Answered::fetched(ended, &self.session) {
-                            Ok((lease, found)) => self.copied(&key, lease, found, targets, why),
-                            Err(e) => Err(FetchIntoError::new(e, targets.close().and_then(only))),
-                        });
+                    ControlFlow::Break(ended) => self.beside(key, &call, targets, why, ended),
+                },
+                Stage::Large { key, mut fetch, targets, why } => match fetch.step(waker) {
+                    ControlFlow::Continue(at) => {
+                        self.stage = Stage::Large { key, fetch, targets, why };
+                        return ControlFlow::Continue(at);
+                    }
+                    ControlFlow::Break(fetched) => {
+                        copy(&key, fetched.map(|(_, part)| part), targets, why).map(ControlFlow::Break)
                     }
                 },
-                Stage::Cancelled(tensor) => {
-                    return ControlFlow::Break(Err(FetchIntoError::new(cancelled_unsent(), tensor)));
-                }
+                Stage::Cancelled(tensor) => Err(FetchIntoError::new(cancelled_unsent(), tensor)),
                 Stage::Ended => return ControlFlow::Continue(Instant::now() + ANSWER_GRACE),
+            };
+            match next {
+                Ok(ControlFlow::Continue(stage)) => self.stage = stage,
+                Ok(ControlFlow::Break(fetched)) => return ControlFlow::Break(Ok(fetched)),
+                Err(e) => return ControlFlow::Break(Err(e)),
             }
         }
     }
@@ -385,7 +442,9 @@ impl Call for FetchIntoCall {
         self.stage = match std::mem::replace(&mut self.stage, Stage::Ended) {
             // Nobody else writes into it.
             Stage::New(tensor) => Stage::Cancelled(Some(tensor)),
-            Stage::Beside { targets, .. } => Stage::Cancelled(targets.close().and_then(only)),
+            Stage::Beside { targets, .. } | Stage::Large { targets, .. } => {
+                Stage::Cancelled(targets.close().and_then(only))
+            }
             Stage::Asked { key, mut call, targets } => {
                 call.cancel();
                 Stage::Asked { key, call, targets }
@@ -398,6 +457,7 @@ impl Call for FetchIntoCall {
         match &self.stage {
             Stage::Asked { call, .. } => call.needs_timer(),
             Stage::Beside { call, .. } => call.needs_timer(),
+            Stage::Large { fetch, .. } => fetch.needs_timer(),
             _ => false,
         }
     }

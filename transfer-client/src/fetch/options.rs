@@ -20,7 +20,7 @@ pub(crate) struct FetchOptions {
     pub(crate) trace: Option<TraceContext>,
     /// Whether the caller can wait on a notice for the next versions.
     pub(crate) watches: bool,
-    /// The length of a bucket of a bundle that does not fit the landing pool, in bytes.
+    /// The length of a bucket of a version that does not fit the landing pool, in bytes.
     pub(crate) bucket_bytes: u64,
     /// Whether it is compared with the digests of the push.
     pub(crate) proving: Proving,

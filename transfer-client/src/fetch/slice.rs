@@ -1,6 +1,7 @@
 //! Slices: parts of tensors, of which nothing else moves.
 
 use super::call::Fetch;
+use super::large::large_slice;
 use super::tensor::Tensor;
 use crate::error::{BatchError, Error, SessionEnd};
 use crate::memory::check;
@@ -256,6 +257,6 @@ impl<C: AnyClient> Fetch<C, Tensor> {
     /// fails with [`FailureCode::Invalid`], and the text names both: bounds are not cut off. A version that is kept
     /// until it is fetched a number of times can only be fetched as a whole.
     pub fn slice(self, slice: Slice) -> Fetch<C, FetchedSlice> {
-        self.sliced(slice, FetchedSlice::take)
+        self.sliced(slice, FetchedSlice::take, large_slice)
     }
 }

@@ -49,21 +49,24 @@ impl Tensor {
     fn with_digests(lease: Arc<Lease>, tensor: FetchedTensor, proof: Option<&Proof<'_>>) -> Result<Tensor, Error> {
         let body = Body::new::<BatchError>(lease, &tensor)?;
         let FetchedTensor { version, meta, ranges, mut report, .. } = tensor;
-        let Ok(Some(digests)) = Digests::read_marked(&body.metadata, body.len) else {
-            return Err(BatchError::NotATensor { meta }.into());
+        let (described, digests) = match Digests::read_of_tensor(&body.metadata) {
+            Ok(Some((described, digests)))
+                if described.clone().with_metadata(meta.metadata_bytes()).as_ref() == Ok(&meta) =>
+            {
+                (described, digests)
+            }
+            _ => return Err(BatchError::NotATensor { meta }.into()),
         };
         if let Some(proof) = proof {
             let head = (version, &meta, &body.metadata[..]);
             report.verified = proof.compare(head, Some(&digests), ranges == 0, copy_threads(), body.pieces())?;
         }
-        // It has a length, for it had one with metadata.
-        let meta = TensorMeta::of(meta.dtype(), meta.shape().dims())?;
         let bytes = body.bytes(0, body.len).map_err(BatchError::from)?;
-        Ok(Tensor { view: Frozen::new(bytes, meta), version, report })
+        Ok(Tensor { view: Frozen::new(bytes, described), version, report })
     }
 
-    /// A tensor of a bundle.
-    pub(crate) fn of_bundle(bytes: Bytes, meta: TensorMeta, version: Version, report: Report) -> Tensor {
+    /// A tensor of these bytes: one of a bundle, or one that has come in buckets.
+    pub(crate) fn of_bytes(bytes: Bytes, meta: TensorMeta, version: Version, report: Report) -> Tensor {
         Tensor { view: Frozen::new(bytes, meta), version, report }
     }
 

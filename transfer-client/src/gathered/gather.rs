@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::task::Waker;
 use transfer_core::memory::{ALIGNMENT, padded};
 use transfer_core::tensor::{DType, MAX_METADATA_BYTES, TensorMeta};
-use transfer_core::wire::digests::MARK;
+use transfer_core::wire::digests::{Digests, MARK};
 use transfer_core::wire::ranges::{ArenaRange, MAX_RANGES, RANGE_BYTES, write_range};
 use transfer_memory::arena::{Arena, Block};
 
@@ -48,7 +48,10 @@ pub(crate) fn gather(
     let body_len = described.len_bytes();
     let mut metadata = Cow::Borrowed(&pieces.metadata[..]);
     if pieces.digests == DigestPlace::Marked && digesting.is_asked() {
-        metadata.to_mut().extend_from_slice(&MARK);
+        match &pieces.tensor {
+            Some(tensor) => metadata.to_mut().extend(Digests::mark_of_tensor(tensor)),
+            None => metadata.to_mut().extend_from_slice(&MARK),
+        }
     }
     let has_field = pieces.digests == DigestPlace::Field || digesting.is_asked();
     let digests_len = if has_field { digesting.field_bytes(body_len) } else { 0 };

@@ -12,9 +12,7 @@ mod body;
 mod copied;
 mod gather;
 
-pub(crate) use body::Body;
-#[cfg(test)]
-pub(crate) use body::OutOfBody;
+pub(crate) use body::{Body, OutOfBody};
 pub(crate) use copied::{LONG_BYTES, copy_buffers, copy_threads, on_threads};
 pub(crate) use gather::gather;
 

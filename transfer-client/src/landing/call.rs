@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use transfer_core::op::{Answer, Command, Destination, FetchInto, FetchedTensor, Otherwise, Report};
 use transfer_core::tensor::{BodyBox, Excerpt, Key, PackedRun, Packing, TensorMeta, Version};
 use transfer_memory::arena::OpenBlock;
@@ -133,6 +133,11 @@ impl LandingCall {
 
     pub(crate) fn cancel(&mut self) {
         self.call.cancel();
+    }
+
+    /// The time since it began.
+    pub(crate) fn waited(&self) -> Duration {
+        self.call.waited()
     }
 
     pub(crate) fn needs_timer(&self) -> bool {

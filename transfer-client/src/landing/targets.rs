@@ -12,6 +12,13 @@ use transfer_core::op::{Failure, FailureCode};
 use transfer_core::tensor::{BodyBox, PackedRun, Packing, Slice, TensorMeta};
 use transfer_memory::arena::OpenBlock;
 
+/// From this many bytes on, tensors that are copied together are written past the cache, which could not hold them, as the shm fabric does.
+/// The C library does it by itself only from the length of one copy on.
+const STREAM_FROM: u64 = 32 << 20;
+
+/// The shortest run that is written past the cache.
+const MIN_STREAMED_RUN: usize = 64 << 10;
+
 /// A part of one of the caller's tensors, for something of this name.
 #[derive(Debug, Clone)]
 pub(crate) struct ViewOf {
@@ -99,25 +106,26 @@ impl Targets {
 
     /// Copies bytes that lie one behind the other to their place.
     pub(super) fn copy_bytes(&self, place: usize, to: &BodyBox, bytes: &[u8]) {
-        let mut writer = Writer::new(self.block(place), to);
+        let mut writer = Writer::new(self.block(place), to, false);
         writer.write(bytes);
     }
 
     /// Copies what was fetched to a part of a place that is as long.
     pub(crate) fn copy(&self, place: usize, to: &BodyBox, from: &FetchedSlice) {
-        let mut writer = Writer::new(self.block(place), to);
-        from.each_run(|bytes| writer.write(bytes));
+        Writer::new(self.block(place), to, false).write_all(from);
     }
 
     /// Copies what was fetched to the places of these numbers, each of which it fits. Long ones are copied by all threads, and each of the others by
-    /// one.
+    /// one, past the cache if it does not hold all of them.
     pub(crate) fn copy_all(&self, slices: &[(usize, FetchedSlice)]) {
+        let len_of = |from: &FetchedSlice| from.meta().len_bytes();
+        let streams = slices.iter().map(|(_, from)| len_of(from)).sum::<u64>() >= STREAM_FROM;
         let copy = |(place, from): &(usize, FetchedSlice)| {
             if let Some(to) = self.places[*place].view.bytes() {
-                self.copy(*place, to, from);
+                let streams = streams && len_of(from) < LONG_BYTES;
+                Writer::new(self.block(*place), to, streams).write_all(from);
             }
         };
-        let len_of = |from: &FetchedSlice| from.meta().len_bytes();
         let (long, short): (Vec<_>, Vec<_>) = slices.iter().partition(|(_, from)| len_of(from) >= LONG_BYTES);
         long.into_iter().for_each(copy);
         let bytes: u64 = short.iter().map(|(_, from)| len_of(from)).sum();
@@ -138,13 +146,19 @@ struct Writer<'a> {
     block: &'a OpenBlock,
     runs: Packing,
     now: Option<PackedRun>,
+    /// Whether long runs are written past the cache.
+    streams: bool,
 }
 
 impl<'a> Writer<'a> {
-    fn new(block: &'a OpenBlock, to: &BodyBox) -> Writer<'a> {
+    fn new(block: &'a OpenBlock, to: &BodyBox, streams: bool) -> Writer<'a> {
         let mut runs = Packing::dense(std::iter::once(to.clone()).collect());
         let now = runs.next();
-        Writer { block, runs, now }
+        Writer { block, runs, now, streams }
+    }
+
+    fn write_all(mut self, from: &FetchedSlice) {
+        from.each_run(|bytes| self.write(bytes));
     }
 
     fn write(&mut self, mut bytes: &[u8]) {
@@ -152,7 +166,10 @@ impl<'a> Writer<'a> {
             let len = usize::try_from(run.len).unwrap_or(usize::MAX).min(bytes.len());
             let (first, rest) = bytes.split_at(len);
             // Cannot fail: the box lies in its tensor, as was checked when the place was made.
-            let _ = self.block.copy_in(run.from, first, copy_threads());
+            let _ = match self.streams && len >= MIN_STREAMED_RUN {
+                true => self.block.stream_in(run.from, first),
+                false => self.block.copy_in(run.from, first, copy_threads()),
+            };
             (run.from, run.len, bytes) = (run.from + len as u64, run.len - len as u64, rest);
             if run.len == 0 {
                 self.now = self.runs.next();

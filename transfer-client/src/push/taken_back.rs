@@ -8,7 +8,7 @@ use std::fmt::Debug;
 use std::task::Waker;
 use transfer_core::op::Push;
 use transfer_core::tensor::TensorMeta;
-use transfer_core::wire::digests::MARK;
+use transfer_core::wire::digests::TENSOR_MARK;
 use transfer_core::wire::ranges::{RANGE_BYTES, read_ranges};
 
 /// What a version that is taken back becomes: a tensor, the tensors of a bundle, or nothing.
@@ -151,9 +151,9 @@ impl TakenBack for TensorMut {
 /// The allocation of a tensor that was pushed with digests, if the sidecar alone holds it.
 fn behind_digests(session: &Session, lent: Lent, push: &Push) -> Option<u64> {
     let (arena, meta) = (session.arena(), &push.meta);
-    let mut mark = [0; MARK.len()];
+    let mut mark = [0; TENSOR_MARK.len()];
     let mut table = [0; RANGE_BYTES];
-    arena.copy_out(lent.offset, &mut mark).ok().filter(|()| mark == MARK && push.ranges == 1)?;
+    arena.copy_out(lent.offset, &mut mark).ok().filter(|()| mark == TENSOR_MARK && push.ranges == 1)?;
     arena.copy_out(lent.offset + meta.body_offset(), &mut table).ok()?;
     let range = read_ranges(&table).next()?;
     let (start, len, alone) = arena.lent_around(range.offset)?;

@@ -2,14 +2,12 @@
 
 use super::Session;
 use crate::error::Error;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use transfer_core::tensor::Name;
 use transfer_memory::arena::Block;
-use transfer_memory::segment::{Mapping, OwnedMemory};
+use transfer_memory::segment::OwnedMemory;
 
-/// The interval at which the end of a registration is looked for, and the longest wait for it.
-const RELEASE_POLL: Duration = Duration::from_millis(1);
+/// The longest wait for the end of a registration.
 pub(crate) const RELEASE_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Session {
@@ -46,16 +44,8 @@ impl Session {
     /// Ends a registration, and waits until no device and no fabric has the memory. `None` if that takes too long: the memory is freed
     /// when it is over.
     pub(crate) fn unregister(&self, block: Block) -> Option<Box<dyn OwnedMemory>> {
-        let mut mapping: Arc<Mapping> = block.mapping().clone();
+        let freed = block.mapping().freed()?;
         drop(block);
-        let until = Instant::now() + RELEASE_TIMEOUT;
-        loop {
-            mapping = match Arc::try_unwrap(mapping) {
-                Ok(mapping) => return mapping.into_owner().ok(),
-                Err(shared) if Instant::now() < until => shared,
-                Err(_) => return None,
-            };
-            std::thread::sleep(RELEASE_POLL);
-        }
+        freed.recv_timeout(RELEASE_TIMEOUT).ok()
     }
 }

@@ -123,7 +123,7 @@ impl<'a> Assembly<'a> {
                     .ok_or(BundleError::OutOfBody { offset: *at as u64, len: len as u64, body_len: 0 })?,
             };
             described.push((name.clone(), meta.clone()));
-            tensors.push(Tensor::of_bundle(bytes, meta.clone(), version, report));
+            tensors.push(Tensor::of_bytes(bytes, meta.clone(), version, report));
         }
         let table = BundleTable::new(described).map_err(BundleError::from)?;
         Ok(FetchedBundle::new(table, tensors, version, report))

@@ -6,6 +6,7 @@ mod dtype;
 mod excerpt;
 mod gathered;
 mod key;
+mod pieces;
 mod retention;
 mod rows;
 mod shape;
@@ -20,6 +21,7 @@ pub use gathered::{Gathered, GatheredPart, InvalidGathered, MAX_GATHERED_BYTES};
 pub use key::{
     InvalidName, Key, MAX_COUNTER_NAME_BYTES, MAX_KEY_BYTES, Name, ReservedFor, Select, TensorName, Version,
 };
+pub use pieces::SlicePieces;
 pub use retention::{Life, Retention, Spill, Until};
 pub use rows::Rows;
 pub use shape::{InvalidShape, MAX_METADATA_BYTES, MAX_RANK, MetaParts, Shape, TensorMeta};

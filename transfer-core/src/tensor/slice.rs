@@ -223,7 +223,7 @@ fn resolve(slice: &[SliceDim], whole: &TensorMeta) -> Result<TensorBox, Misfit> 
 }
 
 /// Returns the place that a bound names in a dimension. The end of the dimension is one.
-fn place(bound: i64, len: u64) -> Option<u64> {
+pub(super) fn place(bound: i64, len: u64) -> Option<u64> {
     let at = if bound < 0 { i128::from(bound) + i128::from(len) } else { i128::from(bound) };
     u64::try_from(at).ok().filter(|at| *at <= len)
 }

@@ -2,7 +2,8 @@
 //! the last field of the version's metadata. This file knows where they lie, and computes none.
 //!
 //! A bundle's table always ends with this field. The metadata of record batches ends with a [mark](MARK) and the field if there
-//! are digests, and a single tensor has metadata only then: the mark and the field.
+//! are digests. A single tensor has metadata only then: [another mark](TENSOR_MARK), its description as control messages have it, and the field.
+//! So a reader that fetches it in parts knows what it is.
 //!
 //! | field | bytes |
 //! |---|---|
@@ -17,11 +18,17 @@
 use super::ranges::RANGE_BYTES;
 use super::{Reader, WireError, Writer};
 use crate::memory::{ALIGNMENT, padded};
-use crate::tensor::{Digest, TensorMeta};
+use crate::tensor::{Digest, MAX_RANK, TensorMeta};
 use std::ops::Range;
 
 /// What stands in front of the field where it is not there without digests: `TDIG`, and layout 1.
 pub const MARK: [u8; 5] = *b"TDIG\x01";
+
+/// What stands in front of description and field of a single tensor: `TDIG`, and layout 2.
+pub const TENSOR_MARK: [u8; 5] = *b"TDIG\x02";
+
+/// The longest description of a tensor, in bytes.
+const MAX_DESCRIPTION_BYTES: usize = 2 + 8 * MAX_RANK;
 
 /// The default length of a chunk, in bytes.
 pub const CHUNK_BYTES: u32 = 4 << 20;
@@ -72,6 +79,28 @@ impl Digests {
         Ok(digests)
     }
 
+    /// Reads the metadata of a single tensor: its description and its digests. `None` if it is other metadata.
+    ///
+    /// # Errors
+    /// [`WireError`], as [`Digests::read`], and for a description that is none.
+    pub fn read_of_tensor(metadata: &[u8]) -> Result<Option<(TensorMeta, Digests)>, WireError> {
+        let Some(rest) = metadata.strip_prefix(&TENSOR_MARK) else { return Ok(None) };
+        let mut r = Reader::new("the digests of a tensor", rest);
+        let meta = r.meta()?;
+        Reader::zero("length of the metadata of a tensor in its digests", u64::from(meta.metadata_bytes()))?;
+        let digests = Digests::read(&mut r, meta.len_bytes())?;
+        r.end()?;
+        Ok(digests.map(|digests| (meta, digests)))
+    }
+
+    /// Returns what stands in front of the field of a tensor.
+    #[must_use]
+    pub fn mark_of_tensor(meta: &TensorMeta) -> Vec<u8> {
+        let mut w = Writer::new();
+        w.raw(&TENSOR_MARK).meta(meta);
+        w.into_vec()
+    }
+
     /// Skips the field, and keeps nothing of it.
     ///
     /// # Errors
@@ -104,10 +133,11 @@ impl Digests {
     }
 
     /// Returns the room in the arena that a tensor of `body_len` bytes takes beside its own, if it has digests of chunks of
-    /// [`CHUNK_BYTES`]: for the mark and the field, a table of one range, and zeros.
+    /// [`CHUNK_BYTES`]: for mark, description and field, a table of one range, and zeros.
     #[must_use]
     pub fn room_beside(kind: Digest, body_len: u64) -> u64 {
-        let field = Digests::field_bytes(kind, CHUNK_BYTES, body_len).saturating_add(MARK.len()) as u64;
+        let in_front = TENSOR_MARK.len() + MAX_DESCRIPTION_BYTES;
+        let field = Digests::field_bytes(kind, CHUNK_BYTES, body_len).saturating_add(in_front) as u64;
         let table = RANGE_BYTES as u64 + ALIGNMENT;
         padded(field).and_then(|field| field.checked_add(padded(table)?)).unwrap_or(u64::MAX)
     }
@@ -231,6 +261,33 @@ mod tests {
                     w.raw(&MARK);
                     Digests::write(Some(&digests), &mut w);
                     assert_eq!(w.as_slice(), input);
+                    digests.kind().name().to_owned()
+                }
+                Ok(None) => "none".to_owned(),
+                Err(e) => e.to_string(),
+            }
+        });
+    }
+
+    // Promise: bytes-from-outside
+    #[test]
+    fn fuzz_digests_of_tensors() {
+        let meta = TensorMeta::of(DType::F32, &[128, 256]).unwrap();
+        let written = |meta: &TensorMeta, digests: &Digests| {
+            let mut w = Writer::new();
+            w.raw(&Digests::mark_of_tensor(meta));
+            Digests::write(Some(digests), &mut w);
+            w.into_vec()
+        };
+        let examples = Digest::ALL.map(|kind| {
+            let len = kind.len_bytes();
+            written(&meta, &Digests::new(kind, 64 << 10, vec![1; len], vec![2; 2 * len]))
+        });
+        assert_eq!(Digests::read_of_tensor(&examples[0]).unwrap().unwrap().0, meta);
+        transfer_fuzz::Target::new("digests-of-tensors", examples).bound(1 << 20).run(|input| {
+            match Digests::read_of_tensor(input) {
+                Ok(Some((meta, digests))) => {
+                    assert_eq!(written(&meta, &digests), input);
                     digests.kind().name().to_owned()
                 }
                 Ok(None) => "none".to_owned(),

@@ -112,11 +112,21 @@ impl Block {
 
     /// The copy of [`Block::copy_in_parallel`]. The caller has these bytes alone.
     pub(super) fn copy_at(&self, at: u64, bytes: &[u8], threads: usize) -> Result<(), MapError> {
+        self.mapping().copy_in_parallel(self.place_of(at, bytes)?, bytes, threads)
+    }
+
+    /// The same past the cache, by this thread.
+    pub(super) fn stream_at(&self, at: u64, bytes: &[u8]) -> Result<(), MapError> {
+        self.mapping().stream_in(self.place_of(at, bytes)?, bytes)
+    }
+
+    /// Where the `at`-th byte lies in the mapping, if these bytes fit there.
+    fn place_of(&self, at: u64, bytes: &[u8]) -> Result<u64, MapError> {
         let len = bytes.len() as u64;
-        if at.checked_add(len).is_none_or(|end| end > self.len) {
-            return Err(MapError::OutOfBounds { offset: at, len, mapping_len: self.len });
+        match at.checked_add(len).is_some_and(|end| end <= self.len) {
+            true => Ok(self.start() + at),
+            false => Err(MapError::OutOfBounds { offset: at, len, mapping_len: self.len }),
         }
-        self.mapping().copy_in_parallel(self.start() + at, bytes, threads)
     }
 
     /// Hands the range to the sidecar. The sidecar later says whether the range is freed or returned to its owner.

@@ -37,6 +37,14 @@ impl OpenBlock {
         self.0.copy_at(at, bytes, threads)
     }
 
+    /// Does the same on this thread, past the cache; see [`Mapping::stream_in`](crate::segment::Mapping::stream_in).
+    ///
+    /// # Errors
+    /// [`MapError::OutOfBounds`] where they do not fit into the block; then nothing is written.
+    pub fn stream_in(&self, at: u64, bytes: &[u8]) -> Result<(), MapError> {
+        self.0.stream_at(at, bytes)
+    }
+
     /// Returns the block, or this if the sidecar still holds it.
     ///
     /// # Errors

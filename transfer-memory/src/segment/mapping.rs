@@ -9,6 +9,7 @@ use rustix::mm::{MlockFlags, mlock_with};
 use std::any::Any;
 use std::io;
 use std::ptr;
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, OnceLock};
 
 /// The access of a process to a mapping.
@@ -37,7 +38,7 @@ pub struct Mapping {
     companion: OnceLock<Box<dyn Any + Send + Sync>>,
     raw: Raw,
     access: Access,
-    /// The bytes that this mapping pins, counted until it is unmapped.
+    /// The bytes that this mapping pins, counted until it is unmapped. Registered memory counts its own.
     pinned: Option<Reservation>,
     /// The segment's open file, whose lock marks it as read in a reader.
     file: Option<OwnedFd>,
@@ -105,8 +106,8 @@ impl Mapping {
     }
 
     /// The memory of another value, which lives as long as this.
-    pub(super) fn registered(memory: RegisteredMemory, pinned: Reservation) -> Mapping {
-        Mapping::over(Raw::Registered(memory), Access::ReadWrite, Some(pinned))
+    pub(super) fn registered(memory: RegisteredMemory) -> Mapping {
+        Mapping::over(Raw::Registered(memory), Access::ReadWrite, None)
     }
 
     /// Whether it is memory of another value.
@@ -120,18 +121,14 @@ impl Mapping {
         matches!(&self.raw, Raw::Registered(memory) if memory.is_owned_by::<M>())
     }
 
-    /// Returns the owner of registered memory, or the mapping itself if it is no such memory.
-    ///
-    /// # Errors
-    /// The mapping.
-    pub fn into_owner(self) -> Result<Box<dyn OwnedMemory>, Mapping> {
-        match self {
-            Mapping { raw: Raw::Registered(memory), companion, .. } => {
-                // What has registered the memory, too, ends before its owner is free.
-                drop(companion);
-                Ok(memory.into_owner())
-            }
-            mapping => Err(mapping),
+    /// Returns where the owner of registered memory comes when the last reference to this mapping is gone. `None` if it is no such memory. Of
+    /// several calls the last one gets the owner.
+    #[must_use]
+    pub fn freed(&self) -> Option<Receiver<Box<dyn OwnedMemory>>> {
+        match &self.raw {
+            // What has registered the memory, too, ends before: it is the first field.
+            Raw::Registered(memory) => Some(memory.freed()),
+            Raw::Mapped(_) => None,
         }
     }
 

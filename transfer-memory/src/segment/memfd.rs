@@ -157,11 +157,10 @@ impl Segment {
     /// # Errors
     /// [`SegmentError::Budget`], [`SegmentError::BadLength`] for memory without a byte, [`SegmentError::System`]; with the owner.
     pub fn registered(
-        owner: Box<dyn OwnedMemory>,
+        mut owner: Box<dyn OwnedMemory>,
         budget: &PinnedBudget,
     ) -> Result<Segment, (SegmentError, Box<dyn OwnedMemory>)> {
-        let memory = RegisteredMemory::new(owner);
-        let len = memory.len() as u64;
+        let len = owner.range().1 as u64;
         let prepared = || {
             let max = i64::MAX as u64;
             let pinned =
@@ -173,10 +172,10 @@ impl Segment {
             Ok((pinned, file)) => {
                 let achieved =
                     Achieved { pages: PageKind::Base, huge_refused: None, locked: false, lock_refused: None };
-                let mapping = Arc::new(Mapping::registered(memory, pinned));
+                let mapping = Arc::new(Mapping::registered(RegisteredMemory::new(owner, pinned)));
                 Ok(Segment { file, mapping, fill: Fill::AsWritten, achieved, references: None })
             }
-            Err(e) => Err((e, memory.into_owner())),
+            Err(e) => Err((e, owner)),
         }
     }
 

@@ -1,10 +1,13 @@
 //! Memory that a program has allocated by itself, and that a sidecar in its process reads and writes.
 
+use super::Reservation;
 use half::{bf16, f16};
 use num_complex::Complex;
+use parking_lot::Mutex;
 use std::any::Any;
 use std::fmt;
 use std::ptr::NonNull;
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 /// A value that owns memory which may be registered.
 ///
@@ -34,7 +37,12 @@ vectors! { u8, u16, u32, u64, i8, i16, i32, i64, f32, f64, f16, bf16, Complex<f3
 pub(super) struct RegisteredMemory {
     start: NonNull<u8>,
     len: usize,
-    owner: Box<dyn OwnedMemory>,
+    /// `None` only while it is dropped.
+    owner: Option<Box<dyn OwnedMemory>>,
+    /// The bytes that it pins, counted until its owner is free.
+    pinned: Option<Reservation>,
+    /// Where the owner goes when the memory has no other holder. `None`: it is dropped.
+    freed: Mutex<Option<Sender<Box<dyn OwnedMemory>>>>,
 }
 
 // SAFETY: the memory belongs to the owner, which is Send. The pointer is only an address; the rules of `Mapping` say who accesses what is
@@ -44,9 +52,9 @@ unsafe impl Send for RegisteredMemory {}
 unsafe impl Sync for RegisteredMemory {}
 
 impl RegisteredMemory {
-    pub(super) fn new(mut owner: Box<dyn OwnedMemory>) -> RegisteredMemory {
+    pub(super) fn new(mut owner: Box<dyn OwnedMemory>, pinned: Reservation) -> RegisteredMemory {
         let (start, len) = owner.range();
-        RegisteredMemory { start, len, owner }
+        RegisteredMemory { start, len, owner: Some(owner), pinned: Some(pinned), freed: Mutex::default() }
     }
 
     pub(super) fn as_ptr(&self) -> *mut u8 {
@@ -58,12 +66,25 @@ impl RegisteredMemory {
     }
 
     pub(super) fn is_owned_by<M: OwnedMemory>(&self) -> bool {
-        let owner: &dyn Any = &*self.owner;
-        owner.is::<M>()
+        let owner: Option<&dyn Any> = self.owner.as_deref().map(|owner| owner as &dyn Any);
+        owner.is_some_and(|owner| owner.is::<M>())
     }
 
-    pub(super) fn into_owner(self) -> Box<dyn OwnedMemory> {
-        self.owner
+    /// Returns where the owner comes when this is dropped.
+    pub(super) fn freed(&self) -> Receiver<Box<dyn OwnedMemory>> {
+        let (sender, receiver) = channel();
+        *self.freed.lock() = Some(sender);
+        receiver
+    }
+}
+
+impl Drop for RegisteredMemory {
+    fn drop(&mut self) {
+        drop(self.pinned.take());
+        if let (Some(owner), Some(freed)) = (self.owner.take(), self.freed.get_mut()) {
+            // Who has given up waiting leaves the owner to this.
+            let _ = freed.send(owner);
+        }
     }
 }
 

@@ -191,14 +191,21 @@ fn streamed_copies_equal_others() {
     for (offset, start, len) in
         [(0, 0, 1 << 16), (1, 0, 1000), (63, 7, 1), (64, 100, 64), (65, 3, 63), (5, 64, 0), (4095, 17, 40_001)]
     {
-        to.mapping().zero(0, 1 << 16).unwrap();
-        to.mapping().stream_from(offset, from.mapping(), start, len).unwrap();
-        let mut seen = vec![0; 1 << 16];
-        to.mapping().copy_out(0, &mut seen).unwrap();
         let (at, end) = (offset as usize, (offset + len) as usize);
-        assert!(seen[at..end] == bytes[start as usize..(start + len) as usize], "{offset} {start} {len}");
-        assert!(seen[..at].iter().chain(&seen[end..]).all(|byte| *byte == 0), "{offset} {start} {len}");
+        let expected = &bytes[start as usize..(start + len) as usize];
+        for is_mapped in [true, false] {
+            to.mapping().zero(0, 1 << 16).unwrap();
+            match is_mapped {
+                true => to.mapping().stream_from(offset, from.mapping(), start, len).unwrap(),
+                false => to.mapping().stream_in(offset, expected).unwrap(),
+            }
+            let mut seen = vec![0; 1 << 16];
+            to.mapping().copy_out(0, &mut seen).unwrap();
+            assert!(&seen[at..end] == expected, "{offset} {start} {len}");
+            assert!(seen[..at].iter().chain(&seen[end..]).all(|byte| *byte == 0), "{offset} {start} {len}");
+        }
     }
+    assert!(to.mapping().stream_in(1, &bytes).is_err());
     assert!(to.mapping().stream_from(1, from.mapping(), 0, 1 << 16).is_err());
     assert!(to.mapping().stream_from(0, from.mapping(), 1, 1 << 16).is_err());
 }

@@ -22,7 +22,7 @@ docs/python.md has recipes.
 """
 
 from . import aio, nn
-from ._calls import FetchOptions, PushOptions
+from ._calls import FetchOptions, PushOptions, StateOptions
 from ._client import (
     Barrier,
     BatchReader,
@@ -106,6 +106,7 @@ __all__ = [
     "Shard",
     "SidecarGone",
     "State",
+    "StateOptions",
     "StillExported",
     "Subscriber",
     "Table",

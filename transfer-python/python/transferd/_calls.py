@@ -77,6 +77,13 @@ class FetchOptions(TypedDict, total=False):
     """Verifies, and refuses a version without digests."""
 
 
+class StateOptions(FetchOptions, total=False):
+    """What a fetch of a state can be told."""
+
+    bucket_bytes: int | None
+    """The length of a bucket of a state that does not fit the landing pool, 64 KiB to 1 TiB; 32 MiB where nothing is said."""
+
+
 def allocate(client: _native.Client, shape: int | Sequence[int], dtype: object, timeout: float | None) -> Call[Buffer]:
     buffer: Buffer = yield client._allocate(shape, dtype, timeout)
     return buffer
@@ -320,7 +327,7 @@ def fetch_state(
     slices: Mapping[str, object] | None,
     layout: Mapping[str, object] | None,
     staged: bool,
-    options: FetchOptions,
+    options: StateOptions,
 ) -> Call[State]:
     if isinstance(only, str):
         raise TypeError(f"only= takes names, such as [{only!r}], not the one string {only!r}")

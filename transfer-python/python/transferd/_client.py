@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from . import _calls, _native
-from ._calls import Aliases, FetchOptions, PushOptions, wait
+from ._calls import Aliases, FetchOptions, PushOptions, StateOptions, wait
 from ._errors import Error
 from ._exchange import Exchange
 from ._native import Buffer, Pushed, Round, Table, Tensor
@@ -134,8 +134,8 @@ class Client(Pinning):
 
     def fetch_many(self, keys: Sequence[str], **options: Unpack[FetchOptions]) -> list[Tensor | Error]:
         """Fetches many tensors with one wait. The options are those of `fetch`.
-
-        Returns a result for each key, in order: its tensor, or the `Error` that `fetch` would raise. One key that fails costs no other.
+        Returns a result for each key, in order: its tensor, or the `Error` that `fetch` would raise. One key that fails costs no other. Those that
+        do not fit the landing pool come when all others have ended, and have the time-out once more.
         """
         return wait(_calls.one(self._fetch_many(_calls.keys_of(keys), **options)))
 
@@ -275,12 +275,12 @@ class Client(Pinning):
         slices: Mapping[str, object] | None = None,
         layout: Mapping[str, object] | None = None,
         staged: bool = False,
-        **options: Unpack[FetchOptions],
+        **options: Unpack[StateOptions],
     ) -> State:
         """Fetches what `push_state` published: a `State`, that is a dict with `Tensor`s where tensors were, all of one version. Entries that were the
         same memory are the same `Tensor`.
 
-        A state that has to move and does not fit the landing pool comes in buckets, which are copied into memory of this process; the
+        A state that has to move and does not fit the landing pool comes in buckets of `bucket_bytes`, which are copied into memory of this process; the
         report counts that. With `into` its tensors come into the arrays of `into`. Where an array is a part of a `Buffer` of this client, as those of `empty` and `nn.share_` are, a tensor of 64 KiB and
         more lands there from another node without a further copy; it may be half new after `DestinationTorn`, and after a call that was given up. All others are copied, see `State.copy_into`; those that came in buckets are
         copied twice. What `into` does not name is returned all the same. With `staged` all are copied, when all are there. The report counts that, and `landings` says how each came there. With `only`, an iterable of names, the state is a dict of these

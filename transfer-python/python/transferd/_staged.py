@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self, cast
 
 from . import _calls, _native, _torch, _tree
 from ._arrays import packed, view
-from ._calls import FetchOptions
+from ._calls import FetchOptions, StateOptions
 from ._errors import Invalid, make
 from ._native import Pending, Tensor
 from ._state import Held, Landed, State, landed, planned
@@ -248,7 +248,7 @@ class StateSubscriber(Subscriber[State]):
         proving: FetchOptions,
     ) -> None:
         def fetch(key: str, *, begins: Callable[[Pending[Any]], None] = lambda _: None, **options: Any) -> State:
-            chosen = cast(FetchOptions, {**proving, **options})
+            chosen = cast(StateOptions, {**proving, **options})
             return _calls.wait(_calls.fetch_state(client, key, None, None, slices, None, False, chosen), begins)
 
         super().__init__(fetch, key, after, timeout, require)

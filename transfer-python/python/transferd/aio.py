@@ -15,7 +15,7 @@ from typing import Any, Self, Unpack, overload
 
 from . import _calls, _client, _native
 from ._aio_exchange import Exchange, ExchangeReader, ExchangeTask
-from ._calls import Aliases, FetchOptions, PushOptions
+from ._calls import Aliases, FetchOptions, PushOptions, StateOptions
 from ._client import Path
 from ._errors import Error
 from ._loop import Loop
@@ -241,7 +241,7 @@ class Client(AsyncPinning):
         slices: Mapping[str, object] | None = None,
         layout: Mapping[str, object] | None = None,
         staged: bool = False,
-        **options: Unpack[FetchOptions],
+        **options: Unpack[StateOptions],
     ) -> State:
         """As `transferd.Client.fetch_state`."""
         return await self._loop.run(_calls.fetch_state(self._client, key, into, only, slices, layout, staged, options))

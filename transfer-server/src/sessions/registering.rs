@@ -74,7 +74,11 @@ impl Sessions {
         let mapping = segment.mapping().clone();
         match shared.register(session, worker, Arc::new(segment)) {
             Ok((place, registration)) => Ok(RegisteredMemory { place, mapping, registration }),
-            Err(e) => Err((e, Arc::into_inner(mapping).and_then(|mapping| mapping.into_owner().ok()))),
+            Err(e) => {
+                let freed = mapping.freed();
+                drop(mapping);
+                Err((e, freed.and_then(|freed| freed.try_recv().ok())))
+            }
         }
     }
 }

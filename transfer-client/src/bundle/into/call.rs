@@ -366,7 +366,7 @@ impl FetchBundleIntoCall {
             let (offset, len, body_len) = (entry.offset, entry.meta.len_bytes(), table.body_len());
             let bytes = beside.bytes(body_at + offset, len);
             let bytes = bytes.ok_or(BundleError::OutOfBody { offset, len, body_len })?;
-            Ok((entry.name.as_str().to_owned(), Tensor::of_bundle(bytes, entry.meta.clone(), version, report)))
+            Ok((entry.name.as_str().to_owned(), Tensor::of_bytes(bytes, entry.meta.clone(), version, report)))
         };
         others.map(tensor).collect()
     }

@@ -429,7 +429,7 @@ fn keep(
     version: Version,
     report: &mut Report,
 ) -> Result<Vec<(String, Tensor)>, Error> {
-    let tensor = |bytes, slice: &FetchedSlice, report| Tensor::of_bundle(bytes, slice.meta().clone(), version, report);
+    let tensor = |bytes, slice: &FetchedSlice, report| Tensor::of_bytes(bytes, slice.meta().clone(), version, report);
     if by_reference || slices.is_empty() {
         let tensors =
             slices.into_iter().map(|(name, slice)| (name, tensor(slice.clone().into_bytes(), slice, *report)));
