@@ -44,6 +44,7 @@ mod into_memory;
 mod into_memory_bundles;
 mod into_memory_views;
 mod killed_workers;
+mod lent_bases;
 mod look_up;
 mod lost_peers;
 mod metrics;

@@ -2,7 +2,7 @@
 //! the pool and is copied into memory of this process, while the next one is on its way.
 //!
 //! The first request brings the table. The last one brings it again, behind all others, and its stamp says whether all of
-//! them were answered by one push. If the version is replaced meanwhile, the fetch starts again with the newer one, until its
+//! them were answered by one push. With digests the stamp is that of the bytes, and each request brings the table. If the version is replaced meanwhile, the fetch starts again with the newer one, until its
 //! deadline.
 
 use super::fetched::FetchedBundle;
@@ -278,11 +278,13 @@ impl BucketCall {
             let before = now.asked;
             let ranges = now.asked.take(&now.ranges, self.bucket_bytes);
             // The last one comes behind all others, so that its stamp speaks for them.
-            let with_table = now.asked.is_at_end(&now.ranges);
-            if with_table && !now.in_flight.is_empty() {
+            let is_last = now.asked.is_at_end(&now.ranges);
+            if is_last && !now.in_flight.is_empty() {
                 now.asked = before;
                 break;
             }
+            // A stamp that is made of digests comes again with its bytes, and other bytes may have been there meanwhile.
+            let with_table = is_last || now.table.digests().is_some();
             let call = self.ask(Select::Exactly(now.version), with_table, ranges.clone())?;
             now.in_flight.push_back(Bucket { call, ranges, with_table, ended: None });
         }

@@ -16,7 +16,7 @@ pub(crate) use body::Body;
 #[cfg(test)]
 pub(crate) use body::OutOfBody;
 pub(crate) use copied::{LONG_BYTES, copy_buffers, copy_threads, on_threads};
-pub(crate) use gather::gather;
+pub(crate) use gather::{Gathered, gather};
 
 use arrow_buffer::Buffer;
 use std::ops::Deref;

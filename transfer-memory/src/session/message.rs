@@ -21,7 +21,7 @@ use transfer_core::memory::SegmentId;
 use transfer_core::tensor::Name;
 
 /// The version of the session's messages that this library speaks.
-pub const PROTOCOL_VERSION: u16 = 21;
+pub const PROTOCOL_VERSION: u16 = 22;
 
 const MAGIC: &[u8; 4] = b"TFSM";
 
