@@ -22,6 +22,7 @@ __all__ = [
     "ExchangeTask",
     "Foreign",
     "FetchedInto",
+    "LentBase",
     "Pending",
     "Pushed",
     "PushedDelta",
@@ -207,8 +208,9 @@ class Client:
         options: Mapping[str, Any],
     ) -> Pending[Pushed]: ...
     def _fetch_bundle(
-        self, key: str, parts: Sequence[tuple[str, object]] | None, options: Mapping[str, Any]
+        self, key: str, parts: Sequence[tuple[str, object]] | None, options: Mapping[str, Any], base: LentBase | None = None
     ) -> Pending[tuple[dict[str, Tensor], int, Report]]: ...
+    def _lend_base(self, key: str, names: list[str], buffers: list[Buffer], timeout: float | None) -> Pending[LentBase]: ...
     def _bundle_layout(self, key: str) -> list[tuple[str, str, tuple[int, ...], int]] | None: ...
     def _fetch_bundle_into(
         self,
@@ -262,6 +264,10 @@ class Client:
     def _join_exchange(self, name: str, timeout: float | None) -> Pending[Exchange]: ...
     def _push_stream(self, key: str, rows: Rows, readers: int) -> StreamWriter: ...
     def _fetch_stream(self, key: str, timeout: float | None) -> StreamReader: ...
+
+@final
+class LentBase:
+    def _end(self) -> None: ...
 
 @final
 class Pending(Generic[_T]):
