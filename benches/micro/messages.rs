@@ -33,6 +33,7 @@ fn main() -> Result<(), Failed> {
         trace: None,
         watches: false,
         excerpt: None,
+        base: None,
     };
     let op = OpId(1);
     for (name, request) in [

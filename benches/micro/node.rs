@@ -120,6 +120,7 @@ impl Bench {
             trace: self.trace,
             watches: false,
             excerpt: None,
+            base: None,
         };
         let request = Request::Command { op: OpId(self.next), command: Command::Fetch(fetch) };
         self.node.request(self.now(), CONSUMER, request);

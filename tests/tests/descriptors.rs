@@ -74,7 +74,7 @@ fn a_reader_that_is_thrown_out_keeps_what_it_reads() {
     };
     let key = Key::new("k").expect("a key");
     let (select, timeout) = (Select::Latest, WAIT_LIMIT);
-    let fetch = Fetch { key, select, timeout, require: None, trace: None, watches: false, excerpt: None };
+    let fetch = Fetch { key, select, timeout, require: None, trace: None, watches: false, excerpt: None, base: None };
     say(&mut bare, &Request::Command { op: OpId(1), command: Command::Fetch(fetch) });
     let mut buffer = [0; MAX_RECORD_BYTES];
     let slice = poll(|| match bare.completion.try_pop(&mut buffer).expect("the sidecar keeps to the rules") {

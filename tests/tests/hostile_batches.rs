@@ -276,6 +276,7 @@ fn padding_behind_a_slice_is_zero() {
         trace: None,
         watches: false,
         excerpt: None,
+        base: None,
     };
     let Answer::Fetched { tensor: FetchedTensor { slice, meta, ranges: 0, .. }, .. } =
         reader.ask(&Command::Fetch(fetch))

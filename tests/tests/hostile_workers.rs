@@ -129,6 +129,7 @@ fn worker_that_never_reads_fills_only_its_own_rings() {
                 trace: None,
                 watches: false,
                 excerpt: None,
+                base: None,
             };
             write_command(&mut record, op, &Command::Fetch(fetch));
             let fits = silent.submission.try_push(record.as_slice()).expect("the sidecar keeps to the rules");

@@ -8,7 +8,7 @@ use std::time::Duration;
 use transfer_client::{
     Begun, BlockingClient, Client, DType, Digest, DigestError, Error, FailureCode, Fetch, Landing, Tensor, Until, s,
 };
-use transfer_tests::{Carrier, PATIENCE, Scene, Sidecar, poll};
+use transfer_tests::{Carrier, Scene, Sidecar, WAIT_LIMIT, poll};
 
 /// The pool of each sidecar, and the bytes of a tensor.
 const POOL: u64 = 4 << 20;
@@ -226,7 +226,7 @@ fn half_way(
     reader: &Sidecar,
 ) -> Begun<'static, Result<Tensor, Error>> {
     let before = bytes_in(reader);
-    let mut fetch = fetch.bucket_bytes(SHORT).timeout(PATIENCE).begin();
+    let mut fetch = fetch.bucket_bytes(SHORT).timeout(WAIT_LIMIT).begin();
     poll(|| {
         far.take_answers();
         assert!(fetch.poll(Waker::noop()).is_continue(), "it has hundreds of buckets");
@@ -247,31 +247,31 @@ fn tensor_replaced_between_two_buckets_is_fetched_anew() {
     push(&pusher, "k", 1, 1000);
     let mut fetch = half_way(&far, far.fetch("k"), scene.b());
     push(&pusher, "k", 2, 2000);
-    let tensor = fetch.wait(PATIENCE).expect("in time").expect("the newer version");
+    let tensor = fetch.wait(WAIT_LIMIT).expect("in time").expect("the newer version");
     assert_eq!(tensor.version(), 2);
     check(&tensor, 2000);
     drop(fetch);
     // The newer one may have another shape, and may fit.
     let mut fetch = half_way(&far, far.fetch("k"), scene.b());
     pusher.push_slice("k", [2], &[7_u8, 8]).version(3).call().expect("pushed");
-    assert_eq!(fetch.wait(PATIENCE).expect("in time").expect("the newer version").as_bytes(), [7, 8]);
+    assert_eq!(fetch.wait(WAIT_LIMIT).expect("in time").expect("the newer version").as_bytes(), [7, 8]);
     drop(fetch);
     push(&pusher, "k", 4, 4000);
     let mut fetch = half_way(&far, far.fetch("k").exactly(4), scene.b());
     push(&pusher, "k", 5, 5000);
-    let e = fetch.wait(PATIENCE).expect("in time").expect_err("it is gone");
+    let e = fetch.wait(WAIT_LIMIT).expect("in time").expect_err("it is gone");
     assert_eq!(e.failure_code(), Some(FailureCode::VersionGone), "{e}");
     drop(fetch);
     // What replaces it may have no parts, or parts of another kind.
     push(&pusher, "k", 6, 6000);
     let mut fetch = half_way(&far, far.fetch("k"), scene.b());
     pusher.push_slice("k", [0; 0], &[7_u64]).version(7).call().expect("pushed");
-    assert_eq!(fetch.wait(PATIENCE).expect("in time").expect("the newer version").as_bytes(), 7_u64.to_le_bytes());
+    assert_eq!(fetch.wait(WAIT_LIMIT).expect("in time").expect("the newer version").as_bytes(), 7_u64.to_le_bytes());
     drop(fetch);
     push(&pusher, "k", 8, 8000);
     let mut fetch = half_way(&far, far.fetch("k"), scene.b());
     pusher.push_slice("k", [2], &[1_u8, 2]).version(9).digest(Digest::Xxh3).call().expect("pushed");
-    assert_eq!(fetch.wait(PATIENCE).expect("in time").expect("the newer version").as_bytes(), [1, 2]);
+    assert_eq!(fetch.wait(WAIT_LIMIT).expect("in time").expect("the newer version").as_bytes(), [1, 2]);
     until_pool_is_free(&far, scene.b());
     drop((fetch, tensor, pusher, far));
     scene.end();
@@ -295,7 +295,7 @@ fn large_tensors_that_are_given_up_or_lost_leave_nothing() {
     until_pool_is_free(&far, scene.b());
     let mut fetch = half_way(&far, far.fetch("k"), scene.b());
     scene.nodes[0].kill();
-    let e = fetch.wait(PATIENCE).expect("in time").expect_err("the peer is gone");
+    let e = fetch.wait(WAIT_LIMIT).expect("in time").expect_err("the peer is gone");
     assert!(e.failure_code().is_some(), "{e}");
     until_pool_is_free(&far, scene.b());
     // The reader's session goes on.

@@ -45,6 +45,7 @@ mod into_memory_bundles;
 mod into_memory_views;
 mod killed_workers;
 mod large_tensors;
+mod lent_bases;
 mod look_up;
 mod lost_peers;
 mod metrics;

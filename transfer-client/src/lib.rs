@@ -256,7 +256,9 @@ pub use fetch::{
 };
 pub use landing::{Landing, MemoryView};
 pub use memory::{Frozen, TensorMut};
-pub use push::{AllocateWait, NoDelta, Order, Push, PushError, PushMany, Pushed, PushedDelta, TakeBack};
+pub use push::{
+    AllocateWait, LendBase, LentBase, NoDelta, Order, Push, PushError, PushMany, Pushed, PushedDelta, TakeBack,
+};
 pub use request::{AnyClient, Begun, BlockingClient, Client, DEFAULT_TIMEOUT, Request, RequestFuture, ToKey, flow};
 #[cfg(feature = "opentelemetry")]
 pub use request::{from_span, to_span};

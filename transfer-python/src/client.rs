@@ -4,6 +4,7 @@ use crate::buffer::Buffer;
 use crate::connecting::{Settings, begin, connect};
 use crate::errors::{self, About};
 use crate::fetch_options::{FetchOptions, Proving, Versions, Which, choose};
+use crate::lent::{self, LentBase};
 use crate::memory::{Fetched, Ours};
 use crate::options::{self, PushOptions};
 use crate::pending::{Pending, going, going_push, run};
@@ -320,17 +321,20 @@ impl Client {
         taken::push_bundle(py, &handle, self.guard.clone(), key, (names, buffers), (aliases, copied), options)
     }
 
-    /// Fetches a bundle, or these tensors of it, whole or a slice of each: its tensors by name, its version, and the report.
+    /// Fetches a bundle, or these tensors of it, whole or a slice of each: its tensors by name, its version, and the report. All of it may come as a delta of
+    /// the base.
+    #[pyo3(signature = (key, parts, options, base = None))]
     fn _fetch_bundle(
         &self,
         py: Python<'_>,
         key: &str,
         parts: Option<Vec<(String, Option<Bound<'_, PyAny>>)>>,
         options: &Bound<'_, PyDict>,
+        base: Option<Bound<'_, LentBase>>,
     ) -> PyResult<Pending> {
         let which = FetchOptions::read(options)?;
         let fetch = which.borrow().apply(py, self.handle(py)?.fetch_bundle(key))?;
-        fetches::bundle(fetch, parts, key, self.guard.clone())
+        fetches::bundle(lent::named(fetch, base.as_ref()), parts, key, self.guard.clone())
     }
 
     /// The names, element types and shapes of a bundle's tensors, as they were when parts of it were fetched last.

@@ -13,7 +13,7 @@
 //! - `dlpack`, `pybuffer`, `table`: memory exported and imported by DLPack, by the buffer protocol, and as Arrow's C
 //!   structs. `metadata`: what of an Arrow schema has to be text. `gpu`: copies to GPUs and from there. Unsafe code is in
 //!   these files, in `strided`, and in `buffer` and `tensor`. `strided`: copies of elements that may not lie in one piece.
-//! - `taken`: buffers that a push of several takes. `slices`: slices as numpy writes them; `dtype`: names of element types; `errors`: the raised classes; `programs`: transferd and transferctl; `counters`:
+//! - `taken`: buffers that a push of several takes. `lent`: bases for deltas. `slices`: slices as numpy writes them; `dtype`: names of element types; `errors`: the raised classes; `programs`: transferd and transferctl; `counters`:
 //!   counters and barriers; `in_place`: weights that are updated in place; `streams`: streams of record batches;
 //!   `exchange`: exchanges of them.
 
@@ -35,6 +35,7 @@ mod gpu;
 mod in_place;
 mod into;
 mod into_call;
+mod lent;
 mod memory;
 mod metadata;
 mod options;
@@ -72,6 +73,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<in_place::TwoBuffers>()?;
     module.add_class::<in_place::TwoBundleBuffers>()?;
     module.add_class::<into::PyFetchedInto>()?;
+    module.add_class::<lent::LentBase>()?;
     module.add_class::<pending::Pending>()?;
     module.add_class::<pybuffer::Foreign>()?;
     module.add_class::<pybuffer::Raw>()?;
@@ -85,6 +87,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<tensor::Tensor>()?;
     module.add_function(wrap_pyfunction!(dtype::cast_type, module)?)?;
     module.add_function(wrap_pyfunction!(gpu::check, module)?)?;
+    module.add_function(wrap_pyfunction!(lent::lend_base, module)?)?;
     module.add_function(wrap_pyfunction!(pinned::register, module)?)?;
     module.add_function(wrap_pyfunction!(pinned::check, module)?)?;
     module.add_function(wrap_pyfunction!(pinned::regained, module)?)?;

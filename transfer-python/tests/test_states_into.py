@@ -372,7 +372,7 @@ class Asked:
     def __init__(self) -> None:
         self.timeouts: list = []
 
-    def _fetch_bundle(self, key: str, parts: object, options: dict) -> str:
+    def _fetch_bundle(self, key: str, parts: object, options: dict, base: object = None) -> str:
         self.timeouts.append(options.get("timeout"))
         return "bundle"
 

@@ -38,6 +38,7 @@ impl Bare {
             trace: None,
             watches: false,
             excerpt: None,
+            base: None,
         };
         write_command(&mut record, OpId(op), &Command::Fetch(fetch));
         self.record = record.into_vec();

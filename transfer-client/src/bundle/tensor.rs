@@ -96,7 +96,7 @@ pub(crate) fn source<'a, N: AsRef<str>, T: Into<BundleTensor<'a>>>(
             buffers.push(piece);
         }
     }
-    // A seed that no other push has.
+    // A number that no other push has. What its digests say takes its place, if it is to have some.
     let stamp = crate::unique::number();
     let table = BundleTable::new(described).map_err(BundleError::from)?.stamped(stamp);
     let metadata = table.to_bytes_before_digests();

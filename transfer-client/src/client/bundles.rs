@@ -5,7 +5,7 @@ use crate::bundle::{BundleMut, BundleTensor, FetchedBundle, large_bundle, source
 use crate::error::{BundleError, Error};
 use crate::fetch::{Fetch, Subscriber};
 use crate::memory::TensorMut;
-use crate::push::{Push, TakeBack};
+use crate::push::{LendBase, Push, TakeBack};
 use crate::request::{HasHandle, ToKey, to_key};
 use transfer_core::tensor::{DType, TensorMeta, TensorName};
 use transfer_core::wire::bundle::BundleTable;
@@ -66,6 +66,20 @@ both_clients! {
         let table = BundleTable::new(described).map_err(BundleError::from)?;
         let layout = table.entries().iter().map(|entry| (entry.name.as_str().to_owned(), entry.meta.clone()));
         Ok(TwoBuffers::new(self.handle().clone(), to_key(&key)?, layout.collect()))
+    }
+
+    /// Lends a bundle that this worker has from elsewhere, for instance from a checkpoint, as the base of deltas: a fetch of `key` that
+    /// [names it](Fetch::base) gets what has changed since, in place of the whole version, if the key's owner has published this bundle, with
+    /// [digests](crate::Push::digest), and the deltas since then are still there. Names, types, shapes and order of the tensors are those of that push.
+    ///
+    /// A base that is another one costs nothing but its digests and the memory: the whole version comes. What is made of it is proved by the delta, so
+    /// the result is never wrong. Tensors that lie in this client's arena are not copied. Nothing is published.
+    pub fn lend_base<'a, N: AsRef<str>, T: Into<BundleTensor<'a>>>(
+        &self,
+        key: impl ToKey,
+        tensors: impl IntoIterator<Item = (N, T)>,
+    ) -> LendBase<'a, Self> {
+        LendBase::new(self.handle().session(), to_key(&key), source(tensors))
     }
 
     /// Fetches the tensors under `key` that were pushed as one version, and waits until there is one. They are

@@ -2,8 +2,10 @@
 
 use super::hash::{Pieces, digest};
 use transfer_core::memory::ALIGNMENT;
+use transfer_core::op::Content;
 use transfer_core::tensor::{Digest, TensorMeta};
 use transfer_core::wire::Writer;
+use transfer_core::wire::bundle::BundleTable;
 use transfer_core::wire::digests::{CHUNK_BYTES, Digests};
 
 /// The digests that a push asks for.
@@ -30,29 +32,16 @@ impl Digesting {
         self.kind.is_some()
     }
 
-    /// Begins the field: `metadata` stands in front of it.
-    pub(crate) fn make<'a>(self, meta: &'a TensorMeta, metadata: &'a [u8]) -> Making<'a> {
-        Making { digesting: self, meta, metadata }
-    }
-}
-
-/// The digests of a version that is about to be pushed.
-pub(crate) struct Making<'a> {
-    digesting: Digesting,
-    meta: &'a TensorMeta,
-    /// All of the metadata but the digests.
-    metadata: &'a [u8],
-}
-
-impl Making<'_> {
-    /// The bytes of the field, for a body of `len` bytes in these pieces, each of which is followed by zeros up to a multiple of 64.
-    pub(crate) fn of_pieces<'a>(self, pieces: impl Iterator<Item = &'a [u8]>, len: u64, threads: usize) -> Vec<u8> {
-        let mut w = Writer::new();
-        let Digesting { kind, chunk_bytes } = self.digesting;
-        let Some(kind) = kind else {
-            Digests::write(None, &mut w);
-            return w.into_vec();
-        };
+    /// Makes the digests of the chunks of a body of `len` bytes in these pieces, each of which is followed by zeros up to a multiple of 64. `None`:
+    /// none are asked for.
+    pub(crate) fn of_pieces<'a>(
+        self,
+        pieces: impl Iterator<Item = &'a [u8]>,
+        len: u64,
+        threads: usize,
+    ) -> Option<ChunkDigests> {
+        let Digesting { kind, chunk_bytes } = self;
+        let kind = kind?;
         let mut next = 0;
         let pieces = pieces.map(|bytes| {
             let at = next;
@@ -61,14 +50,50 @@ impl Making<'_> {
         });
         let pieces = pieces.collect();
         let chunks = Pieces { pieces, len }.digests(kind, chunk_bytes, threads);
+        Some(ChunkDigests { kind, chunk_bytes, chunks })
+    }
+}
+
+/// The bytes of a field without digests.
+pub(crate) fn no_digests() -> Vec<u8> {
+    let mut w = Writer::new();
+    Digests::write(None, &mut w);
+    w.into_vec()
+}
+
+/// The digests of the chunks of a version that is about to be pushed.
+pub(crate) struct ChunkDigests {
+    kind: Digest,
+    chunk_bytes: u32,
+    chunks: Vec<u8>,
+}
+
+impl ChunkDigests {
+    /// The digest of all, if `metadata` stands in front of the digests.
+    fn of_all(&self, meta: &TensorMeta, metadata: &[u8]) -> Vec<u8> {
+        let ChunkDigests { kind, chunk_bytes, ref chunks } = *self;
         let unknown = Digests::new(kind, chunk_bytes, vec![0; kind.len_bytes()], chunks.clone());
-        let mut metadata = Writer::new();
-        metadata.raw(self.metadata);
-        Digests::write(Some(&unknown), &mut metadata);
+        let mut all = Writer::new();
+        all.raw(metadata);
+        Digests::write(Some(&unknown), &mut all);
         // Cannot fail: the metadata has the digests.
-        let covered = unknown.covered_by_all(self.meta, metadata.as_slice()).unwrap_or_default();
-        let digests = Digests::new(kind, chunk_bytes, digest(kind, &covered), chunks);
-        Digests::write(Some(&digests), &mut w);
+        digest(kind, &unknown.covered_by_all(meta, all.as_slice()).unwrap_or_default())
+    }
+
+    /// Stamps the table of a bundle with what it and the body are: the same tensors make the same table, and others another stamp.
+    pub(crate) fn stamp(&self, meta: &TensorMeta, table: &mut [u8]) -> Content {
+        BundleTable::set_stamp(table, 0);
+        let all = self.of_all(meta, table);
+        let content = Content::of_digest(all.first_chunk().map_or(0, |first| u64::from_be_bytes(*first)));
+        BundleTable::set_stamp(table, content.number().get());
+        content
+    }
+
+    /// The bytes of the field: `metadata` stands in front of it.
+    pub(crate) fn field(self, meta: &TensorMeta, metadata: &[u8]) -> Vec<u8> {
+        let all = self.of_all(meta, metadata);
+        let mut w = Writer::new();
+        Digests::write(Some(&Digests::new(self.kind, self.chunk_bytes, all, self.chunks)), &mut w);
         w.into_vec()
     }
 }

@@ -10,5 +10,5 @@ mod make;
 mod proof;
 
 pub(crate) use hash::{Hasher, make_all};
-pub(crate) use make::Digesting;
+pub(crate) use make::{Digesting, no_digests};
 pub(crate) use proof::{Proof, Proving};

@@ -98,7 +98,8 @@ mod tests {
             let digesting = Digesting { kind: Some(kind), chunk_bytes: 64 << 10 };
             let len = 5 + digesting.field_bytes(body.len() as u64);
             let meta = TensorMeta::of(DType::U8, &[body.len() as u64]).unwrap().with_metadata(len as u32).unwrap();
-            let field = digesting.make(&meta, b"table").of_pieces([&body[..]].into_iter(), body.len() as u64, 1);
+            let chunks = digesting.of_pieces([&body[..]].into_iter(), body.len() as u64, 1).unwrap();
+            let field = chunks.field(&meta, b"table");
             let metadata = [b"table", &field[..]].concat();
             assert_eq!(metadata.len(), len);
             let compare = |meta: &TensorMeta, metadata: &[u8], body: &[u8]| {

@@ -8,7 +8,7 @@ use super::call::{Fetch, LargeFetch};
 use super::options::FetchOptions;
 use crate::error::Error;
 use crate::request::{AnyClient, Call};
-use crate::session::{ANSWER_GRACE, Ended, OneCall, Session, deadline};
+use crate::session::{ANSWER_GRACE, Answered, Ended, OneCall, Session, deadline};
 use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::ops::ControlFlow;
@@ -121,6 +121,8 @@ pub(crate) struct BucketCall<C: Content> {
     started: Instant,
     limit: Instant,
     bucket_bytes: u64,
+    /// What the first answer was a part of. All have to be parts of the same push: a number of version may come again.
+    publication: Option<u64>,
     /// How often the version was replaced while it was fetched.
     replaced: u32,
     stage: Stage<C>,
@@ -178,7 +180,16 @@ impl<C: Content> BucketCall<C> {
         let started = Instant::now();
         let limit = deadline(started, of.options.timeout);
         let bucket_bytes = of.options.bucket_bytes.max(MIN_BUCKET_BYTES) / ALIGNMENT * ALIGNMENT;
-        BucketCall { of, content, started, limit, bucket_bytes, replaced: 0, stage: Stage::Start(None) }
+        BucketCall {
+            of,
+            content,
+            started,
+            limit,
+            bucket_bytes,
+            publication: None,
+            replaced: 0,
+            stage: Stage::Start(None),
+        }
     }
 
     fn call(&self, select: Select, excerpt: Excerpt) -> OneCall {
@@ -194,8 +205,17 @@ impl<C: Content> BucketCall<C> {
         Ok(Stage::Describing(of, Box::new(self.call(select, self.content.describe()?))))
     }
 
+    /// Whether this answer is of another push than the first one.
+    fn is_of_another_push(&mut self, ended: &Ended) -> bool {
+        let publication = ended.as_ref().ok().and_then(Answered::publication);
+        publication.is_some_and(|got| *self.publication.get_or_insert(got) != got)
+    }
+
     /// Reads what the version is, and asks for memory.
     fn described(&mut self, asked: Option<Version>, ended: Ended) -> Result<ControlFlow<C::Output, Stage<C>>, Error> {
+        if self.is_of_another_push(&ended) {
+            return self.start_again().map(ControlFlow::Continue);
+        }
         let (version, report, layout, len) = match self.content.described(&self.of, ended) {
             Ok(Described::Asks(version)) => return Ok(ControlFlow::Continue(Stage::Start(Some(version)))),
             Ok(Described::There(output)) => return Ok(ControlFlow::Break(output)),
@@ -230,6 +250,9 @@ impl<C: Content> BucketCall<C> {
                 return Ok(Next::Waits(until));
             }
         };
+        if self.is_of_another_push(&ended) {
+            return Ok(Next::Again);
+        }
         let to = &mut now.memory.as_mut_bytes()[place.at as usize..][..len as usize];
         match self.content.land(&self.of, &now.layout, &part, ended, to) {
             Ok(Some(copied)) => {
@@ -293,6 +316,7 @@ impl<C: Content> BucketCall<C> {
             return Err(Failure::new(FailureCode::Deadline, text).into());
         }
         self.content.begin_again();
+        self.publication = None;
         Ok(Stage::Start(None))
     }
 

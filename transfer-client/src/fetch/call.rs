@@ -4,8 +4,10 @@ use super::buckets::LargeVersion;
 use super::options::{FetchOptions, fetch_options};
 use super::seen::Since;
 use super::tensor::Tensor;
+use crate::bundle::FetchedBundle;
 use crate::digest::{Proof, Proving};
 use crate::error::{DigestError, Error};
+use crate::push::LentBase;
 use crate::request::{AnyClient, Call, Request, RequestCall, Watched};
 use crate::session::{Answered, Lease, OneCall, Session, WaitEnd};
 use std::fmt;
@@ -207,6 +209,16 @@ impl<T> fmt::Debug for Stage<T> {
             Stage::Asked(call) => f.debug_tuple("Asked").field(call).finish(),
             Stage::Large(_) => f.write_str("Large"),
         }
+    }
+}
+
+impl<C: AnyClient> Fetch<C, FetchedBundle> {
+    /// Names a base that this client [lends](crate::Client::lend_base), and that has to live until the fetch has ended. Where this node has no version of
+    /// the key, the version may come as a delta of it. For all of a bundle that comes into memory of the sidecar: a part of one, and a fetch into memory of the
+    /// caller, come as they are.
+    pub fn base(mut self, base: &LentBase) -> Self {
+        self.call.options.base = base.lent_in(&self.call.session);
+        self
     }
 }
 

@@ -4,7 +4,7 @@ use crate::digest::Proving;
 use crate::request::{DEFAULT_TIMEOUT, current_trace};
 use std::time::Duration;
 use transfer_core::fabric::FabricKind;
-use transfer_core::op::Command;
+use transfer_core::op::{Command, OpId};
 use transfer_core::tensor::{Excerpt, Key, Select};
 use transfer_core::trace::TraceContext;
 
@@ -26,6 +26,8 @@ pub(crate) struct FetchOptions {
     pub(crate) proving: Proving,
     /// Whether all of the version is asked for where parts of it are wanted, so that it may come as a delta.
     pub(crate) is_whole: bool,
+    /// The push by which this client lends a base.
+    pub(crate) base: Option<OpId>,
 }
 
 impl FetchOptions {
@@ -33,7 +35,8 @@ impl FetchOptions {
         let trace = current_trace();
         let (select, timeout) = (Select::Latest, DEFAULT_TIMEOUT);
         let (bucket_bytes, proving) = (BUCKET_BYTES, Proving::Not);
-        FetchOptions { select, timeout, require: None, trace, watches: false, bucket_bytes, proving, is_whole: false }
+        let (require, watches, is_whole, base) = (None, false, false, None);
+        FetchOptions { select, timeout, require, trace, watches, bucket_bytes, proving, is_whole, base }
     }
 
     /// The command that fetches a version, or this part of it.
@@ -43,8 +46,9 @@ impl FetchOptions {
 
     /// The fetch of a version, or of this part of it.
     pub(crate) fn fetch(&self, key: Key, excerpt: Option<Box<Excerpt>>) -> transfer_core::op::Fetch {
-        let FetchOptions { select, timeout, require, trace, watches, bucket_bytes: _, proving: _, is_whole: _ } = *self;
-        transfer_core::op::Fetch { key, select, timeout, require, trace, watches, excerpt }
+        let FetchOptions { select, timeout, require, trace, watches, bucket_bytes: _, proving: _, is_whole: _, base } =
+            *self;
+        transfer_core::op::Fetch { key, select, timeout, require, trace, watches, excerpt, base }
     }
 }
 

@@ -2,12 +2,13 @@
 
 use super::copied::copy_threads;
 use super::{DigestPlace, Pieces};
-use crate::digest::Digesting;
+use crate::digest::{Digesting, no_digests};
 use crate::error::Error;
 use crate::session::{Held, Session, SharedRange};
 use std::borrow::Cow;
 use std::task::Waker;
 use transfer_core::memory::{ALIGNMENT, padded};
+use transfer_core::op::Content;
 use transfer_core::tensor::{DType, MAX_METADATA_BYTES, TensorMeta};
 use transfer_core::wire::digests::{Digests, MARK};
 use transfer_core::wire::ranges::{ArenaRange, MAX_RANGES, RANGE_BYTES, write_range};
@@ -20,6 +21,8 @@ pub(crate) struct Gathered {
     pub(crate) ranges: u32,
     /// The bytes of buffers that were copied into the arena.
     pub(crate) copied: u64,
+    /// What it is known by at nodes that have it from elsewhere, if it is a bundle with digests.
+    pub(crate) content: Option<Content>,
 }
 
 /// A part of the body, in its order.
@@ -81,16 +84,17 @@ pub(crate) fn gather(
         return Ok(None);
     };
     let copied = copied.map(|block| found.copy_in(block, pieces));
-    let digests = match has_field {
-        true => {
-            let making = digesting.make(&meta, &metadata);
-            making.of_pieces(found.bytes(copied.as_ref(), pieces), body_len, copy_threads())
-        }
-        false => Vec::new(),
+    let chunks = digesting.of_pieces(found.bytes(copied.as_ref(), pieces), body_len, copy_threads());
+    let is_bundle = pieces.digests == DigestPlace::Field;
+    let content = chunks.as_ref().filter(|_| is_bundle).map(|chunks| chunks.stamp(&meta, metadata.to_mut()));
+    let digests = match chunks {
+        Some(chunks) => chunks.field(&meta, &metadata),
+        None if has_field => no_digests(),
+        None => Vec::new(),
     };
     let ranges = found.write_head(&mut head, copied.as_ref(), (&metadata, &digests), meta.body_offset());
     let held = Held::Gathered { head, ranges: found.shared, copied };
-    Ok(Some(Gathered { held, meta, ranges, copied: found.copied_bytes }))
+    Ok(Some(Gathered { held, meta, ranges, copied: found.copied_bytes, content }))
 }
 
 /// The places of the buffers.

@@ -14,7 +14,7 @@ mod gather;
 
 pub(crate) use body::{Body, OutOfBody};
 pub(crate) use copied::{LONG_BYTES, copy_buffers, copy_threads, on_threads};
-pub(crate) use gather::gather;
+pub(crate) use gather::{Gathered, gather};
 
 use arrow_buffer::Buffer;
 use std::ops::Deref;

@@ -3,7 +3,7 @@
 use super::delta::{PushedDelta, Ready, Sending};
 use super::options::{PushOptions, push_options};
 use crate::error::{Error, ErrorWith};
-use crate::gathered::{Piece, Pieces, copy_buffers, copy_threads, gather};
+use crate::gathered::{Gathered, Piece, Pieces, copy_buffers, copy_threads, gather};
 use crate::memory::{Frozen, TensorMut};
 use crate::request::{AnyClient, Call, Request, RequestCall, Watched};
 use crate::session::{
@@ -13,7 +13,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
-use transfer_core::op::{Answer, Command, Failure, FailureCode, Report};
+use transfer_core::op::{Answer, Command, Content, Failure, FailureCode, Report};
 use transfer_core::tensor::{Digest, Key, Life, Spill, TensorMeta};
 use transfer_memory::arena::Block;
 
@@ -62,13 +62,17 @@ struct Prepared {
     meta: TensorMeta,
     /// The number of ranges of the body.
     ranges: u32,
+    content: Option<Content>,
 }
 
 impl Prepared {
     fn whole(held: Held, meta: TensorMeta) -> Prepared {
-        Prepared { held, meta, ranges: 0 }
+        Prepared { held, meta, ranges: 0, content: None }
     }
 }
+
+/// How long a base is lent: longer than a worker lives.
+const FOREVER: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
 
 /// A failed push. It contains the tensor, writable as before, if no other process can reach that: push it again, or drop it. `None`
 /// if a transfer, another worker, or a thread that makes its delta may still read it: its memory returns to the arena when that is over.
@@ -219,6 +223,19 @@ impl PushCall<'static> {
 }
 
 impl<'a> PushCall<'a> {
+    /// Lends a bundle as a base.
+    pub(super) fn of_base(
+        session: Arc<Session>,
+        (key, source): (Result<Key, Error>, Result<Source<'a>, Error>),
+        options: PushOptions,
+    ) -> PushCall<'a> {
+        let stage = match key.and_then(|key| Ok((key, source?))) {
+            Ok((key, source)) => Stage::Unsent { key, source, started: None },
+            Err(e) => Stage::Refused(PushError::new(e, None)),
+        };
+        PushCall::new(session, options, stage)
+    }
+
     fn new(session: Arc<Session>, options: PushOptions, stage: Stage<'a>) -> Self {
         let (copied, owned, delta, base, is_blocking) = (None, None, None, None, false);
         PushCall { session, options, copied, owned, delta, base, is_blocking, stage }
@@ -226,6 +243,25 @@ impl<'a> PushCall<'a> {
 }
 
 impl PushCall<'_> {
+    pub(super) fn set_digest(&mut self, digest: Digest) {
+        self.options.digesting.kind = Some(digest);
+    }
+
+    pub(super) fn set_chunk_bytes(&mut self, bytes: u32) {
+        self.options.set_chunk_bytes(bytes);
+    }
+
+    /// Takes the command, once it is sent.
+    pub(super) fn take_sent(&mut self) -> Option<OneCall> {
+        match std::mem::replace(&mut self.stage, Stage::Ended) {
+            Stage::Sent { call, .. } if call.op().is_some() => Some(call),
+            stage => {
+                self.stage = stage;
+                None
+            }
+        }
+    }
+
     /// Makes a range of the source that can be lent.
     fn prepare<'a>(&mut self, source: Source<'a>, waker: &Waker, last_try: bool) -> Result<Prepared, Unprepared<'a>> {
         let failed = |e| Unprepared::Failed(PushError::new(e, None));
@@ -256,7 +292,8 @@ impl PushCall<'_> {
                 let gathered = gather(&self.session, &mut pieces, digesting, waker, last_try).map_err(failed)?;
                 let Some(gathered) = gathered else { return Err(Unprepared::Waits(Source::Pieces(pieces))) };
                 self.copied = Some(pieces.copied + gathered.copied);
-                Ok(Prepared { held: gathered.held, meta: gathered.meta, ranges: gathered.ranges })
+                let Gathered { held, meta, ranges, content, .. } = gathered;
+                Ok(Prepared { held, meta, ranges, content })
             }
         }
     }
@@ -417,7 +454,7 @@ impl Call for PushCall<'_> {
                 Err(error) => return ControlFlow::Break(Err(error)),
             };
             let limit = deadline(started, self.options.timeout);
-            let Prepared { held, meta, ranges } = match self.prepare(source, waker, now >= limit) {
+            let Prepared { held, meta, ranges, content } = match self.prepare(source, waker, now >= limit) {
                 Ok(prepared) => prepared,
                 Err(Unprepared::Waits(source)) => {
                     self.stage = Stage::Unsent { key, source, started: Some(started) };
@@ -425,9 +462,10 @@ impl Call for PushCall<'_> {
                 }
                 Err(Unprepared::Failed(error)) => return ControlFlow::Break(self.returned(error)),
             };
-            let left = limit.saturating_duration_since(now);
+            // A base is lent until it is given up.
+            let left = if self.options.lends_base { FOREVER } else { limit.saturating_duration_since(now) };
             let mut push = self.options.push(key, meta.clone(), held.to_lend().offset, left);
-            push.ranges = ranges;
+            (push.ranges, push.content) = (ranges, content);
             let (of, keep_chain) = (self.options.delta_of.clone(), self.options.keep_chain);
             let ready = Ready { push, held, of, keep_chain, started, limit };
             let is_forked = self.session.is_forked();

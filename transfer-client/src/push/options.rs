@@ -6,7 +6,7 @@ use crate::request::{DEFAULT_TIMEOUT, current_trace};
 use std::time::Duration;
 use transfer_core::delta::MAX_CHAIN;
 use transfer_core::fabric::FabricKind;
-use transfer_core::op::{Failure, FailureCode, MAX_READERS, Push};
+use transfer_core::op::{Deltas, Failure, FailureCode, MAX_READERS, Push};
 use transfer_core::tensor::{Key, Name, Retention, TensorMeta, Version};
 use transfer_core::trace::TraceContext;
 use transfer_core::wire::digests::is_chunk_length;
@@ -29,6 +29,8 @@ pub(crate) struct PushOptions {
     pub(crate) delta_of: Option<(u64, Option<Key>)>,
     /// The most deltas before it that it keeps.
     pub(crate) keep_chain: u32,
+    /// Whether it lends a base, and publishes nothing.
+    pub(crate) lends_base: bool,
     /// The first invalid option.
     pub(crate) error: Option<Error>,
 }
@@ -47,6 +49,7 @@ impl PushOptions {
             digesting: Digesting::default(),
             delta_of: None,
             keep_chain: DEFAULT_CHAIN,
+            lends_base: false,
             error: None,
         }
     }
@@ -97,6 +100,7 @@ impl PushOptions {
             takeover: self.takeover,
             readable_by: self.readable_by.clone(),
             trace: self.trace,
+            deltas: if self.lends_base { Deltas::Base } else { Deltas::None },
             ..Push::new(key, meta, offset)
         }
     }

@@ -37,7 +37,7 @@ impl Loan {
     pub(crate) fn deltas(&self) -> Vec<(u64, u64)> {
         match &self.push.deltas {
             Deltas::Of(of) => of.ranges().collect(),
-            Deltas::None | Deltas::Follow => Vec::new(),
+            Deltas::None | Deltas::Follow | Deltas::Base => Vec::new(),
         }
     }
 }
@@ -156,7 +156,8 @@ impl Loans {
     /// The push of a key that was sent last and has not come back.
     pub(crate) fn sent_last(&self, key: &Key) -> Option<&Loan> {
         // Numbers of operations come again.
-        self.by_push.values().filter(|loan| loan.push.key == *key).max_by_key(|loan| loan.sent)
+        let is_one = |loan: &&Loan| loan.push.key == *key && loan.push.deltas != Deltas::Base;
+        self.by_push.values().filter(is_one).max_by_key(|loan| loan.sent)
     }
 
     /// Takes all loans at the end of a session: the published ones in their order, and the others.

@@ -8,7 +8,7 @@ use std::slice;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
-use transfer_core::op::{Command, Failure, FailureCode};
+use transfer_core::op::{Command, Failure, FailureCode, OpId};
 
 /// The interval at which a thread looks for room in the ring that is not woken: where no other thread could be started, the one that
 /// reads is this one.
@@ -128,6 +128,11 @@ impl OneCall {
             Some(_) => {}
             None => self.is_cancelled = true,
         }
+    }
+
+    /// Returns its number, once it is sent.
+    pub(crate) fn op(&self) -> Option<OpId> {
+        self.item.op
     }
 
     /// The time since it began.

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
-use transfer_core::op::{Command, CounterAsk, CounterCommand, OpId, Request};
+use transfer_core::op::{Command, CounterAsk, CounterCommand, Deltas, OpId, Push, Request};
 use transfer_core::wire::Writer;
 use transfer_core::wire::session::{write_command, write_request};
 use transfer_memory::ring::Producer;
@@ -89,7 +89,10 @@ impl Submission {
         }
         while let Some(item) = todo.get_mut(*next) {
             let op = table.begin(item.kind(), item.overdue)?;
+            // A base that is lent is no version of its key.
+            let is_base = matches!(&item.command, Command::Push(Push { deltas: Deltas::Base, .. }));
             let changed = match &item.command {
+                _ if is_base => None,
                 Command::Push(push) => Some(&push.key),
                 Command::Delete { key, .. } => Some(key),
                 Command::TakeBack(take_back) => Some(&take_back.key),
@@ -99,6 +102,7 @@ impl Submission {
                 table.changes(op, key);
             }
             let (asked, change) = match &mut item.command {
+                _ if is_base => (None, None),
                 Command::Push(push) => (push.version, self.notices.announce(push, changes)),
                 command => (None, self.notices.change(command)),
             };

@@ -68,6 +68,14 @@ pub(crate) struct Answered {
 }
 
 impl Answered {
+    /// The publication of which a fetch has got a part. `None`: it got none, or all of the version, or it is not known which.
+    pub(crate) fn publication(&self) -> Option<u64> {
+        match &self.answer {
+            Answer::Fetched { tensor, .. } => Some(tensor.publication).filter(|publication| *publication > 0),
+            _ => None,
+        }
+    }
+
     /// The answer, as `take` reads it. The table passes only answers of the kind that the operation expects, so `None` is a
     /// sidecar that has answered something else.
     ///

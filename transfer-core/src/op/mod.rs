@@ -15,7 +15,7 @@ pub use destination::{Destination, MAX_LANDING_RANGES, Otherwise, check_fit};
 pub use failure::{Failure, FailureCode, Fault};
 pub use report::{CounterPath, CounterReport, Report};
 pub use request::{
-    Announced, Command, CounterAsk, CounterCommand, DeltaOf, Deltas, Fetch, FetchInto, Gather, MAX_NOTICES,
+    Announced, Command, Content, CounterAsk, CounterCommand, DeltaOf, Deltas, Fetch, FetchInto, Gather, MAX_NOTICES,
     MAX_READERS, MAX_WRONG_DIGEST_BYTES, Push, Request, Reserve, TakeBack, announced_ticket,
 };
 pub use roster::{

@@ -4,6 +4,7 @@ use super::{Destination, LeaseId, OpId, RosterAsk};
 use crate::fabric::{AtomicOp, FabricKind};
 use crate::tensor::{Excerpt, Gathered, Key, Name, Retention, Select, TensorMeta, Version};
 use crate::trace::TraceContext;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 /// One record in a worker's submission ring.
@@ -177,6 +178,36 @@ pub struct Push {
     pub announced: Option<Announced>,
     /// Its place among the deltas of the key.
     pub deltas: Deltas,
+    /// What its bytes are known by at nodes that have them from elsewhere. `None`: it cannot be the base of a delta there.
+    pub content: Option<Content>,
+}
+
+/// A digest of a version, by which a node names a version that it has not got from the owner of its key, as the base of a delta. The highest bit is
+/// set, which tells it from the numbers of publications. It chooses a delta and proves nothing: the delta does that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Content(NonZeroU64);
+
+impl Content {
+    const BIT: u64 = 1 << 63;
+
+    /// Makes it of the first bits of a digest.
+    #[must_use]
+    pub fn of_digest(digest: u64) -> Content {
+        // The bit makes it one that is not 0.
+        Content(NonZeroU64::new(digest | Content::BIT).unwrap_or(NonZeroU64::MAX))
+    }
+
+    /// Reads one. `None`: it is none.
+    #[must_use]
+    pub fn from_wire(number: u64) -> Option<Content> {
+        NonZeroU64::new(number).filter(|number| number.get() & Content::BIT != 0).map(Content)
+    }
+
+    /// Returns the number that stands for it in messages.
+    #[must_use]
+    pub fn number(self) -> NonZeroU64 {
+        self.0
+    }
 }
 
 /// The place of a version among the deltas of its key.
@@ -189,6 +220,9 @@ pub enum Deltas {
     Follow,
     /// As [`Follow`](Deltas::Follow), and it has a [delta](crate::delta) itself, which is sent to nodes that have its base.
     Of(DeltaOf),
+    /// It is not published. The worker has these bytes from elsewhere and lends them as a base, which its [fetches](Fetch::base) may name, until it cancels
+    /// the push or its time is over. It has a [content](Push::content).
+    Base,
 }
 
 /// The delta of a version. It belongs to the push as the version does, and is returned with it.
@@ -235,6 +269,7 @@ impl Push {
             trace: None,
             announced: None,
             deltas: Deltas::None,
+            content: None,
         }
     }
 }
@@ -307,6 +342,9 @@ pub struct Fetch {
     pub watches: bool,
     /// The part of the version that has to move, where it moves at all. `None`: all of it.
     pub excerpt: Option<Box<Excerpt>>,
+    /// The push by which the worker lends a [base](Deltas::Base): the version may come as a delta of it, where the node has no version of the key. One that
+    /// is not under way is no base.
+    pub base: Option<OpId>,
 }
 
 /// See [`Command::FetchInto`]. It is answered by [`Answer::Landed`](super::Answer::Landed) if the version has landed in the

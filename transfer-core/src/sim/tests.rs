@@ -69,6 +69,8 @@ fn play_many(test: &str, how: Play, part: u64) {
     assert!(count < 100 || !how.spill || tally.read_back > 0, "{test}: nothing was read back from disk: {tally:?}");
     assert!(count < 100 || !how.deltas || tally.deltas > 0, "{test}: no delta was applied: {tally:?}");
     assert!(count < 100 || !how.deltas || tally.chains > 0, "{test}: no deltas came together: {tally:?}");
+    let has_bases = tally.lent_bases > 0 && (tally.wrong_bases > 0 || how.restarts);
+    assert!(count < 100 || !how.bases || has_bases, "{test}: no delta of a base that was lent: {tally:?}");
     assert!(count < 100 || !how.spreads || tally.relayed > 0, "{test}: no version has spread: {tally:?}");
     assert!(
         count < 100 || !how.spreads || how.calm || how.lies > 0 || tally.damaged > 0,
@@ -155,6 +157,10 @@ schedules! {
     rules_hold_while_deltas_come_and_sidecars_restart: Play { deltas: true, ..RESTARTS }, 0;
     // Promise: deltas, seen to fail
     late_packets_change_no_version_that_is_made_of_a_delta: Play { deltas: true, late_packets: 50, ..RAILS }, 0;
+    // Promise: lent-bases
+    rules_hold_while_workers_lend_bases: Play { bases: true, deltas: true, ..Play::USUAL }, 0;
+    // Promise: lent-bases
+    rules_hold_while_workers_lend_bases_and_sidecars_restart: Play { bases: true, deltas: true, ..RESTARTS }, 0;
     // Promise: deltas, seen to fail
     everything_succeeds_while_versions_come_as_deltas: Play { deltas: true, ..CALM }, 0;
     false_header_ends_its_link_while_versions_come_as_deltas: Play { deltas: true, lies: 10, ..Play::USUAL }, 0;

@@ -10,7 +10,7 @@
 //! | `TBDL` | 4 |
 //! | layout, 3 | 1 |
 //! | number of tensors | 4 |
-//! | stamp of the push | 8 |
+//! | stamp: with digests one of them, of table and body; else a number of the push | 8 |
 //! | for each tensor: its name, as a 16-bit length and UTF-8 | 2 and more |
 //! | and its element type, rank and dimensions | 2, and 8 for each dimension |
 //! | the [digests](super::digests) of the version | 1 and more |
@@ -136,11 +136,18 @@ impl BundleTable {
         Ok(BundleTable { entries, by_name, hasher, stamp: 0, digests: None, body_len })
     }
 
-    /// Sets the stamp, by which a reader in several requests knows that all of them were answered by one push: a number that
-    /// no other push has. Versions begin again with a new owner of a key, so their numbers do not tell.
+    /// Sets the stamp, by which a reader in several requests knows that all of them were answered with the same bytes: a number that
+    /// no push of other bytes has. Versions begin again with a new owner of a key, so their numbers do not tell.
     #[must_use]
     pub fn stamped(self, stamp: u64) -> BundleTable {
         BundleTable { stamp, ..self }
+    }
+
+    /// Sets the stamp in the bytes of a table. What is too short for a table stays as it is.
+    pub fn set_stamp(table: &mut [u8], stamp: u64) {
+        if let Some(bytes) = table.get_mut(HEAD_BYTES - 8..HEAD_BYTES) {
+            bytes.copy_from_slice(&stamp.to_le_bytes());
+        }
     }
 
     /// Sets the digests of the version.
@@ -155,7 +162,7 @@ impl BundleTable {
         self.digests.as_ref()
     }
 
-    /// Returns the stamp of its push.
+    /// Returns its stamp.
     #[must_use]
     pub fn stamp(&self) -> u64 {
         self.stamp
@@ -332,8 +339,11 @@ mod tests {
             let digests = digested(&table).digests;
             for table in [table.clone(), table.with_digests(digests)] {
                 assert_eq!(table.to_bytes().len() as u64, table.len_bytes());
-                let read = BundleTable::read(&table.to_bytes()).unwrap();
+                let mut bytes = table.to_bytes();
+                let read = BundleTable::read(&bytes).unwrap();
                 assert_eq!((read.stamp(), &read), (u64::MAX - 1, &table));
+                BundleTable::set_stamp(&mut bytes, 7);
+                assert_eq!(bytes, table.clone().stamped(7).to_bytes());
                 assert_eq!(read.digests(), table.digests());
             }
         }

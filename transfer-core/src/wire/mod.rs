@@ -10,7 +10,7 @@
 //! - [`bundle`]: the table of many tensors that are published as one version. [`bundle_check`]: its check, in steps.
 //! - [`digests`]: the digests of a version, at the end of its metadata.
 //! - `roster`: questions to rosters of sharded states.
-//! - `deltas`: the deltas of a push, in its record.
+//! - `deltas`: the deltas of a push, in its record, and the base of a fetch. `select`: which version is asked for.
 //! - `excerpt`: a part of a version, in requests. `gathered`: ranges of several versions, in one request.
 
 pub mod bundle;
@@ -24,6 +24,7 @@ pub mod landing;
 pub mod message;
 pub mod ranges;
 pub(crate) mod roster;
+mod select;
 pub mod session;
 
 pub use codec::{Reader, WireError, Writer};

@@ -5,6 +5,7 @@
 
 use super::message::{read_atomic, write_atomic};
 use super::ranges::{ArenaRange, MAX_RANGES};
+use super::select::{select, select_parts};
 use super::{Reader, WireError, Writer, deltas, excerpt, gathered, roster};
 use crate::fabric::FabricKind;
 use crate::memory::{LocalSlice, SegmentId};
@@ -13,7 +14,7 @@ use crate::op::{
     FailureCode, Fetch, FetchInto, FetchedTensor, Gather, LeaseId, MAX_LANDING_RANGES, MAX_NOTICES, MAX_READERS,
     MAX_WRONG_DIGEST_BYTES, OpId, Otherwise, Push, Reply, Report, Request, Reserve, TakeBack,
 };
-use crate::tensor::{Gathered, Key, Name, Retention, Select, Version};
+use crate::tensor::{Gathered, Key, Name, Retention, Version};
 use crate::trace::TraceContext;
 use std::time::Duration;
 
@@ -207,6 +208,7 @@ pub fn write_command(w: &mut Writer, op: OpId, command: &Command) {
             let Announced { notice, count } = p.announced.unwrap_or(NOT_ANNOUNCED);
             w.u16(notice).u64(count);
             deltas::write(w, &p.deltas);
+            deltas::write_content(w, p.content);
             w.u8(u8::try_from(p.readable_by.len()).unwrap_or(u8::MAX));
             for tenant in &p.readable_by {
                 w.text(tenant.as_str());
@@ -267,6 +269,7 @@ fn write_fetch(w: &mut Writer, f: &Fetch) {
     w.u8(kind).u64(version).u64(nanos(f.timeout));
     write_require(w, f.require);
     w.u8(u8::from(f.watches));
+    deltas::write_base(w, f.base);
     excerpt::write_head(w, f.excerpt.as_deref());
     excerpt::write_part(w, f.excerpt.as_deref());
     TraceContext::write_last(f.trace, w);
@@ -281,38 +284,10 @@ fn read_fetch(r: &mut Reader<'_>) -> Result<Fetch, WireError> {
         timeout: Duration::from_nanos(r.u64()?),
         require: read_require(r)?,
         watches: r.flag("whether the worker watches notices")?,
+        base: deltas::read_base(r)?,
         excerpt: excerpt::read_part(excerpt::read_head(r)?, r)?,
         trace: TraceContext::read_last(r)?,
     })
-}
-
-/// Reads a selector's kind and version.
-///
-/// # Errors
-/// [`WireError::Value`] for an unknown kind.
-pub(super) fn select(kind: u8, version: u64) -> Result<Select, WireError> {
-    match kind {
-        0 => {
-            Reader::zero("version of the latest", version)?;
-            Ok(Select::Latest)
-        }
-        1 => Ok(Select::AtLeast(Version(version))),
-        2 => Ok(Select::Exactly(Version(version))),
-        3 => Ok(Select::After(Version(version))),
-        4 => Ok(Select::Following(Version(version))),
-        n => Err(WireError::Value { what: "version selector", value: u64::from(n), expected: "0 to 4" }),
-    }
-}
-
-/// Returns the kind of a choice of versions, and its version.
-pub(super) fn select_parts(select: Select) -> (u8, u64) {
-    match select {
-        Select::Latest => (0, 0),
-        Select::AtLeast(v) => (1, v.0),
-        Select::Exactly(v) => (2, v.0),
-        Select::After(v) => (3, v.0),
-        Select::Following(v) => (4, v.0),
-    }
 }
 
 fn write_destination(w: &mut Writer, to: &Destination) {
@@ -407,6 +382,7 @@ fn read_command(kind: u8, r: &mut Reader<'_>) -> Result<Command, WireError> {
                 ranges: read_ranges(r)?,
                 announced: read_announced(r)?,
                 deltas: deltas::read(r)?,
+                content: deltas::read_content(r)?,
                 readable_by: read_readers(r)?,
                 trace: TraceContext::read_last(r)?,
             })

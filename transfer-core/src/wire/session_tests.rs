@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::fabric::AtomicOp;
-use crate::op::{DeltaOf, Deltas};
+use crate::op::{Content, DeltaOf, Deltas};
 use crate::tensor::{
-    BodyBox, BodyRange, DType, Excerpt, GatheredPart, Life, MAX_GATHERED_BYTES, Repeat, Rows, Slice, SliceDim,
+    BodyBox, BodyRange, DType, Excerpt, GatheredPart, Life, MAX_GATHERED_BYTES, Repeat, Rows, Select, Slice, SliceDim,
     SliceRange, TensorMeta, Until,
 };
 use proptest::prelude::*;
@@ -53,7 +53,8 @@ fn examples() -> (Vec<Request>, Vec<Reply>) {
         in_flight: Duration::from_nanos(2),
     };
     let (select, timeout) = (Select::AtLeast(Version(9)), Duration::ZERO);
-    let fetch = Fetch { key: key.clone(), select, timeout, require: None, trace: None, watches: true, excerpt: None };
+    let (require, trace, excerpt, base) = (None, None, None, None);
+    let fetch = Fetch { key: key.clone(), select, timeout, require, trace, watches: true, excerpt, base };
     let slice = Slice::new([(-4..).into(), 3.into(), (..).into(), SliceRange::from(1..9).step(2).into()]);
     let whole = Slice::new([SliceDim::from(..); 32]);
     let rows = Rows::new((0..700).chain([1 << 20, 1 << 62, i64::MAX]).collect()).unwrap();
@@ -85,14 +86,22 @@ fn examples() -> (Vec<Request>, Vec<Reply>) {
                 len: u64::MAX,
                 earlier: [(4, 5), (6, 7)].into(),
             }),
+            content: Some(Content::of_digest(8)),
         }),
         Command::Push(Push { deltas: Deltas::Follow, ..Push::new(key.clone(), meta.clone(), 0) }),
+        Command::Push(Push { deltas: Deltas::Base, ..Push::new(key.clone(), meta.clone(), 0) }),
+        Command::Fetch(Fetch { base: Some(OpId(u64::MAX)), ..fetch.clone() }),
         Command::Fetch(Fetch { select: Select::Latest, trace: context(), watches: false, ..fetch.clone() }),
         Command::Fetch(Fetch { excerpt: Some(Box::new(Excerpt::slice(slice).unwrap())), ..fetch.clone() }),
         Command::Fetch(Fetch { excerpt: Some(Box::new(Excerpt::new(true, vec![column]).unwrap())), ..fetch.clone() }),
         Command::Fetch(Fetch { excerpt: Some(Box::new(Excerpt::rows(rows))), ..fetch.clone() }),
         Command::FetchInto(FetchInto {
-            fetch: Fetch { excerpt: Some(Box::new(Excerpt::slice(whole).unwrap())), trace: context(), ..fetch.clone() },
+            fetch: Fetch {
+                excerpt: Some(Box::new(Excerpt::slice(whole).unwrap())),
+                trace: context(),
+                base: Some(OpId(u64::MAX)),
+                ..fetch.clone()
+            },
             to: Destination {
                 ranges: vec![ArenaRange { offset: u64::MAX, len: 1 << 62 }; MAX_LANDING_RANGES],
                 meta: TensorMeta::of(DType::U8, &[1; 32]).unwrap(),

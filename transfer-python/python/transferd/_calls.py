@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar, over
 
 from . import _landing, _native, _sharded, _torch, _tree
 from ._arrays import foreign
-from ._errors import Invalid, VersionGone
+from ._errors import Error, Invalid, VersionGone
 from ._native import Buffer, Pending, Pushed, Report, Tensor
 from ._state import State
 
@@ -220,8 +220,16 @@ def push_flat(
     copies: bool = False,
 ) -> Call[Pushed]:
     """Publishes a state that was taken apart."""
-    (tensors, record), cast = flat, _cast(dtype)
-    timeout, buffers, copied = options.get("timeout", 30.0), [], 0
+    names, buffers, copied = yield from _buffers(client, key, flat, options.get("timeout", 30.0), _cast(dtype), copies)
+    pushed: Pushed = yield client._push_bundle(key, names, buffers, aliases == "allow", copied, dict(options))
+    return pushed
+
+
+def _buffers(
+    client: _native.Client, key: str, flat: _tree.Flat, timeout: float | None, cast: Callable[[str], str], copies: bool
+) -> Call[tuple[list[str], list[Buffer], int]]:
+    """The names and buffers of a state that was taken apart, and how many bytes were copied for it: of all, with `copies`."""
+    (tensors, record), buffers, copied = flat, [], 0
     for name, value in tensors.items():
         if isinstance(value, Buffer) and not copies and cast(value.dtype) == value.dtype:
             buffers.append(value)
@@ -234,8 +242,7 @@ def push_flat(
         # It is made here, and no copy of a tensor.
         buffer, _ = yield from _copied(client, record, timeout, key, _tree.RECORD)
         names, buffers = [*names, _tree.RECORD], [*buffers, buffer]
-    pushed: Pushed = yield client._push_bundle(key, names, buffers, aliases == "allow", copied, dict(options))
-    return pushed
+    return names, buffers, copied
 
 
 class Commit(NamedTuple):
@@ -328,6 +335,41 @@ def fetch_state(
     layout: Mapping[str, object] | None,
     staged: bool,
     options: StateOptions,
+    base: Mapping[Any, object] | None = None,
+) -> Call[State]:
+    if base is None:
+        return (yield from _fetch_state(client, key, into, only, slices, layout, staged, None, options))
+    if only is not None or slices is not None or layout is not None:
+        raise Invalid("base= is for all of a state: leave only=, slices= and layout= out")
+    left = _landing.time_left(options)
+    flat = _tree.flatten("base=", base)
+    lent: _native.LentBase | None = None
+    try:
+        # It does not wait for room: without a base all comes.
+        names, buffers, _ = yield from _buffers(client, key, flat, 0.0, _cast(None), True)
+        lent = yield _native._lend_base(client, key, names, buffers, 0.0)
+    except Error as error:
+        if error.code not in ("arena_full", "too_large_for_arena", "busy", "draining", "deadline", "no_answer"):
+            raise
+    try:
+        # What is made of a delta lies in memory of the sidecar.
+        rest: Any = left()
+        return (yield from _fetch_state(client, key, into, None, None, None, True, lent, rest))
+    finally:
+        if lent is not None:
+            lent._end()
+
+
+def _fetch_state(
+    client: _native.Client,
+    key: str,
+    into: Mapping[Any, Any] | None,
+    only: Iterable[str] | None,
+    slices: Mapping[str, object] | None,
+    layout: Mapping[str, object] | None,
+    staged: bool,
+    base: _native.LentBase | None,
+    options: StateOptions,
 ) -> Call[State]:
     if isinstance(only, str):
         raise TypeError(f"only= takes names, such as [{only!r}], not the one string {only!r}")
@@ -364,7 +406,7 @@ def fetch_state(
         if here is not None:
             return here
     try:
-        tensors, version, report = yield client._fetch_bundle(key, None if parts is None else list(parts.items()), left())
+        tensors, version, report = yield client._fetch_bundle(key, None if parts is None else list(parts.items()), left(), base)
     except Invalid as error:
         if not parts:
             raise

@@ -192,11 +192,13 @@ class Client(Pinning):
         timeout: float | None = 30.0,
         require: str | None = None,
         slices: Mapping[str, object] | None = None,
+        base: Mapping[Any, object] | None = None,
         verify: bool = False,
         require_digest: bool = False,
     ) -> StateSubscriber:
-        """As `subscriber`, of what `push_state` publishes; with `slices` as `fetch_state` has them. Its `stage` brings versions in the background."""
-        return StateSubscriber(self, key, slices, after, timeout, require, {"verify": verify, "require_digest": require_digest})
+        """As `subscriber`, of what `push_state` publishes; with `slices` as `fetch_state` has them. With `base` the first version may come as what has changed
+        since that state, as with `fetch_state`; it is kept until then. Its `stage` brings versions in the background."""
+        return StateSubscriber(self, key, slices, after, timeout, require, {"verify": verify, "require_digest": require_digest}, base)
 
     def table_subscriber(
         self,
@@ -275,6 +277,7 @@ class Client(Pinning):
         slices: Mapping[str, object] | None = None,
         layout: Mapping[str, object] | None = None,
         staged: bool = False,
+        base: Mapping[Any, object] | None = None,
         **options: Unpack[StateOptions],
     ) -> State:
         """Fetches what `push_state` published: a `State`, that is a dict with `Tensor`s where tensors were, all of one version. Entries that were the
@@ -288,10 +291,15 @@ class Client(Pinning):
         version has to move, only they do, and `report.bytes` counts only them. The options are those of `fetch`. Raises `Invalid` where the
         state has none of such a name.
 
+        With `base`, a state that this process has from elsewhere, such as a checkpoint, what has changed since comes in its place from another node, if
+        that state was pushed under `key` with `digest=True`, in this order, and the deltas since then are still there (`delta_of`, `keep_chain`), and if this
+        node has no version of `key` yet. Another state is no error: all comes, and `report.delta` is 0. `base` is copied into the arena until the fetch has ended; where that has no room for it (64 MiB by default, see `connect`), all comes. With it the fetch is
+        `staged`.
+
         Of a sharded state it fetches whole tensors, whatever the parts are that ranks have pushed. `into` with DTensors, and `layout`, fetch parts:
         a layout is names with DTensors, whose local parts are fetched, or with pairs of offset and shape, or None for all of a tensor.
         """
-        return wait(_calls.fetch_state(self, key, into, only, slices, layout, staged, options))
+        return wait(_calls.fetch_state(self, key, into, only, slices, layout, staged, options, base))
 
     # Tables
 

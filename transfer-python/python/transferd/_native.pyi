@@ -22,6 +22,7 @@ __all__ = [
     "ExchangeTask",
     "Foreign",
     "FetchedInto",
+    "LentBase",
     "Pending",
     "Pushed",
     "PushedDelta",
@@ -41,6 +42,7 @@ __all__ = [
     "__version__",
     "_in_buffer",
     "_push_pinned",
+    "_lend_base",
     "_register",
     "_check_registered",
     "_regained",
@@ -64,6 +66,7 @@ _PACKED: tuple[str, ...]
 
 def _whole(name: str, value: object, least: int = 0, most: int = 18446744073709551615) -> int: ...
 def _in_buffer(address: int, bytes: int) -> bool | None: ...
+def _lend_base(client: Client, key: str, names: list[str], buffers: list[Buffer], timeout: float | None) -> Pending[LentBase]: ...
 def _register(client: Client, array: Foreign, address: int) -> Buffer | None: ...
 def _check_registered(client: Client, buffer: Buffer, array: Foreign, address: int) -> None: ...
 def _regained(client: Client, buffer: Buffer) -> bool: ...
@@ -207,7 +210,7 @@ class Client:
         options: Mapping[str, Any],
     ) -> Pending[Pushed]: ...
     def _fetch_bundle(
-        self, key: str, parts: Sequence[tuple[str, object]] | None, options: Mapping[str, Any]
+        self, key: str, parts: Sequence[tuple[str, object]] | None, options: Mapping[str, Any], base: LentBase | None = None
     ) -> Pending[tuple[dict[str, Tensor], int, Report]]: ...
     def _bundle_layout(self, key: str) -> list[tuple[str, str, tuple[int, ...], int]] | None: ...
     def _fetch_bundle_into(
@@ -262,6 +265,10 @@ class Client:
     def _join_exchange(self, name: str, timeout: float | None) -> Pending[Exchange]: ...
     def _push_stream(self, key: str, rows: Rows, readers: int) -> StreamWriter: ...
     def _fetch_stream(self, key: str, timeout: float | None) -> StreamReader: ...
+
+@final
+class LentBase:
+    def _end(self) -> None: ...
 
 @final
 class Pending(Generic[_T]):

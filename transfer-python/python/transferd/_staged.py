@@ -246,10 +246,16 @@ class StateSubscriber(Subscriber[State]):
         timeout: float | None,
         require: str | None,
         proving: FetchOptions,
+        base: Mapping[Any, object] | None,
     ) -> None:
+        # It is kept until this node has a version.
+        self._base: Mapping[Any, object] | None = base
+
         def fetch(key: str, *, begins: Callable[[Pending[Any]], None] = lambda _: None, **options: Any) -> State:
             chosen = cast(StateOptions, {**proving, **options})
-            return _calls.wait(_calls.fetch_state(client, key, None, None, slices, None, False, chosen), begins)
+            state = _calls.wait(_calls.fetch_state(client, key, None, None, slices, None, False, chosen, self._base), begins)
+            self._base = None
+            return state
 
         super().__init__(fetch, key, after, timeout, require)
         self._committed: dict[_Path, _Committed] = {}
@@ -322,9 +328,14 @@ class AsyncStateSubscriber(AsyncSubscriber[State]):
         timeout: float | None,
         require: str | None,
         proving: FetchOptions,
+        base: Mapping[Any, object] | None,
     ) -> None:
+        # It is kept until this node has a version.
+        self._base: Mapping[Any, object] | None = base
+
         async def fetch(key: str, **options: Any) -> State:
-            state: State = await client.fetch_state(key, slices=slices, **proving, **options)
+            state: State = await client.fetch_state(key, slices=slices, base=self._base, **proving, **options)
+            self._base = None
             return state
 
         super().__init__(fetch, key, after, timeout, require)

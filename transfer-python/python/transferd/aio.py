@@ -174,11 +174,12 @@ class Client(AsyncPinning):
         timeout: float | None = 30.0,
         require: str | None = None,
         slices: Mapping[str, object] | None = None,
+        base: Mapping[Any, object] | None = None,
         verify: bool = False,
         require_digest: bool = False,
     ) -> AsyncStateSubscriber:
         """As `transferd.Client.state_subscriber`, with `async for`."""
-        return AsyncStateSubscriber(self, key, slices, after, timeout, require, {"verify": verify, "require_digest": require_digest})
+        return AsyncStateSubscriber(self, key, slices, after, timeout, require, {"verify": verify, "require_digest": require_digest}, base)
 
     def table_subscriber(
         self,
@@ -241,10 +242,11 @@ class Client(AsyncPinning):
         slices: Mapping[str, object] | None = None,
         layout: Mapping[str, object] | None = None,
         staged: bool = False,
+        base: Mapping[Any, object] | None = None,
         **options: Unpack[StateOptions],
     ) -> State:
         """As `transferd.Client.fetch_state`."""
-        return await self._loop.run(_calls.fetch_state(self._client, key, into, only, slices, layout, staged, options))
+        return await self._loop.run(_calls.fetch_state(self._client, key, into, only, slices, layout, staged, options, base))
 
     async def push_table(self, key: str, table: object, **options: Unpack[PushOptions]) -> Pushed:
         """As `transferd.Client.push_table`."""

@@ -219,6 +219,7 @@ impl Receiver {
             trace: None,
             watches: false,
             excerpt: None,
+            base: None,
         });
         Request::Command { op: OpId(version), command }
     }

@@ -175,6 +175,7 @@ impl Worker {
             trace: None,
             watches: false,
             excerpt: None,
+            base: None,
         }));
         match answer {
             Answer::Fetched { lease, tensor: FetchedTensor { slice, report, .. } } => {

@@ -1,26 +1,19 @@
 //! A version: a range of memory that is counted by references, and where its memory goes.
 
-use super::{Keys, Picked};
+use super::Keys;
+use super::deltas::VersionDeltas;
 use crate::alloc::Allocation;
 use crate::fabric::LinkId;
 use crate::memory::{LocalSlice, SegmentId};
-use crate::op::{DeltaOf, Deltas, OpId};
+use crate::op::OpId;
 use crate::plan::GatherList;
-use crate::protocol::ids::{BlobId, OperationId, RecordId, SlotId};
-use crate::protocol::rules::{Broken, Rules};
+use crate::protocol::ids::{BlobId, OperationId, SlotId};
 use crate::protocol::spill::SpillId;
 use crate::protocol::tenant::Tenant;
-use crate::tensor::{
-    BodyRange, Cut, Excerpt, Key, Life, Packing, Retention, Select, Spill, TensorMeta, Until, Version,
-};
+use crate::tensor::{BodyRange, Cut, Excerpt, Life, Packing, Retention, Spill, TensorMeta, Until, Version};
 use crate::time::Time;
 use crate::trace::TraceContext;
-use smallvec::SmallVec;
 use std::num::{NonZeroU32, NonZeroU64};
-use std::time::Duration;
-
-/// What is sent in less time says little about its link.
-const MEASURED_TIME: Duration = Duration::from_millis(1);
 
 /// A tenth of a second, in nanoseconds.
 const TENTH_NS: u64 = 100_000_000;
@@ -63,22 +56,10 @@ struct Rare {
     awaited: Option<OperationId>,
     /// The trace context of its push, if the push had one.
     trace: Option<TraceContext>,
-    /// Its place among the deltas of its key, and the identities of the bases of its last deltas, once they are proved: the last one is that of its
-    /// own base.
-    deltas: Deltas,
-    bases: SmallVec<[NonZeroU64; 1]>,
-    /// The bytes per second at which it has left this node for the node that got it slowest, or at which the versions before it have. 0: it
-    /// is not known. Only of a version of which deltas may follow.
-    link_rate: LinkRate,
+    /// Its deltas, if it or later versions have some.
+    deltas: Option<VersionDeltas>,
     /// Whether it lies in memory that its worker has registered, all of it or a part.
     is_registered: bool,
-}
-
-/// The lowest rate at which a version has left its node, and that of the versions before.
-#[derive(Default, Clone, Copy)]
-struct LinkRate {
-    before: u64,
-    own: u64,
 }
 
 /// The fetches of a version that stays until it was fetched so often.
@@ -208,12 +189,19 @@ impl Blob {
         self
     }
 
-    /// Sets its place among the deltas of its key.
-    pub(crate) fn with_deltas(mut self, deltas: Deltas) -> Blob {
-        if deltas != Deltas::None {
-            self.rare().deltas = deltas;
-        }
-        self
+    /// Sets its deltas.
+    pub(super) fn set_deltas(&mut self, deltas: VersionDeltas) {
+        self.rare().deltas = Some(deltas);
+    }
+
+    /// Returns its deltas, if it or later versions have some.
+    pub(super) fn version_deltas(&self) -> Option<&VersionDeltas> {
+        self.rare.as_ref()?.deltas.as_ref()
+    }
+
+    /// Returns its deltas, mutably.
+    pub(super) fn version_deltas_mut(&mut self) -> Option<&mut VersionDeltas> {
+        self.rare.as_mut()?.deltas.as_mut()
     }
 
     /// Sets the version of a blob that came from another node, and the trace context of its push.
@@ -241,12 +229,11 @@ impl Blob {
             published_at,
             rare,
         } = self;
-        let rare = rare.as_deref().and_then(
-            |Rare { ranges: _, counted, awaited: _, trace, deltas: _, bases: _, link_rate: _, is_registered: _ }| {
+        let rare =
+            rare.as_deref().and_then(|Rare { ranges: _, counted, awaited: _, trace, deltas: _, is_registered: _ }| {
                 let moved = Rare { counted: counted.clone(), trace: *trace, ..Rare::default() };
                 (moved.counted.is_some() || moved.trace.is_some()).then(|| Box::new(moved))
-            },
-        );
+            });
         let LocalSlice { segment, offset, len } = slice;
         Blob {
             segment,
@@ -290,25 +277,6 @@ impl Blob {
     /// Returns the trace context of its push, if the push had one.
     pub(crate) fn trace(&self) -> Option<TraceContext> {
         self.rare.as_ref()?.trace
-    }
-
-    /// Whether deltas of it may follow.
-    pub(crate) fn deltas_follow(&self) -> bool {
-        self.rare.as_ref().is_some_and(|rare| rare.deltas != Deltas::None)
-    }
-
-    /// Returns where its last deltas lie, so many of them.
-    pub(crate) fn deltas(&self, count: u8) -> GatherList {
-        let Some(Deltas::Of(of)) = self.rare.as_ref().map(|rare| &rare.deltas) else { return GatherList::new() };
-        let skipped = (of.earlier.len() + 1).saturating_sub(count.into());
-        of.ranges().skip(skipped).map(|(offset, len)| LocalSlice { segment: self.segment, offset, len }).collect()
-    }
-
-    /// Returns how many of its last deltas make it of the version with this identity, if that is proved.
-    pub(crate) fn deltas_since(&self, held: NonZeroU64) -> Option<u8> {
-        let bases = &self.rare.as_ref()?.bases;
-        let at = bases.iter().position(|base| *base == held)?;
-        u8::try_from(bases.len() - at).ok()
     }
 
     /// Returns the ranges of the body, if there are several.
@@ -446,68 +414,8 @@ impl Keys {
     /// because they are counted.
     pub(crate) fn identity_of(&self, id: BlobId) -> Option<NonZeroU64> {
         let shared = !self.blobs.get(id)?.counts_fetches();
-        shared.then(|| NonZeroU64::MIN.saturating_add(id.to_u64()))
-    }
-
-    /// Proves the base of a version that is about to be published: its delta is one of what is published here under that number,
-    /// under its key or another one of its [series](crate::tensor::Key::series), and lies in the memory that the push has named. The
-    /// delta of any other version is not sent, and none of a version that some who may read this one may not read: a delta tells much of
-    /// both.
-    pub(crate) fn prove_base(&mut self, record: RecordId, blob: BlobId, rules: Rules) {
-        let Some(b) = self.blobs.get(blob) else { return };
-        let Some(Deltas::Of(of)) = b.rare.as_ref().map(|rare| &rare.deltas) else { return };
-        let DeltaOf { base, base_offset, ref earlier, .. } = *of;
-        let is_it = |found: &BlobId| {
-            self.blobs.get(*found).is_some_and(|old| {
-                let lies_there = (old.segment, old.offset) == (b.segment, base_offset) && old.source.is_arena();
-                old.meta == b.meta && (lies_there || rules.breaks(Broken::ProvesBasesByNumber))
-            })
-        };
-        let series = self.records.get(record).and_then(|record| record.key.series());
-        let others = series.iter().flat_map(Key::of_series).filter_map(|key| self.find(&key));
-        let found =
-            std::iter::once(record).chain(others).find_map(|record| match self.pick(record, Select::Exactly(base)) {
-                Picked::Blob(found) => Some(found).filter(is_it),
-                _ => None,
-            });
-        let found = found.filter(|found| self.may_all_read(blob, *found));
-        let base = found.and_then(|found| self.identity_of(found));
-        // The deltas before it are those of the base, from where both name the same on.
-        let before = found.and_then(|found| self.blobs.get(found)?.rare.as_deref());
-        let mut bases = SmallVec::new();
-        if let (Some(base), Some(before)) = (base, before) {
-            if let Deltas::Of(of) = &before.deltas {
-                let is_same = |(old, named): &(_, &_)| old == *named || rules.breaks(Broken::BelievesChains);
-                let same = of.ranges().rev().zip(earlier.iter().rev()).take_while(is_same).count();
-                bases.extend_from_slice(&before.bases[before.bases.len().saturating_sub(same)..]);
-            }
-            bases.push(base);
-        }
-        if let Some(b) = self.blobs.get_mut(blob) {
-            b.rare().bases = bases;
-        }
-    }
-
-    /// Notes that a version has left this node in this time, all of it or its deltas.
-    pub(crate) fn has_left(&mut self, id: BlobId, bytes: u64, took: Duration) {
-        if let Some(b) = self.blobs.get_mut(id).filter(|b| b.deltas_follow() && took >= MEASURED_TIME) {
-            let rate = (u128::from(bytes) * 1_000_000_000 / took.as_nanos()).min(u64::MAX.into()) as u64;
-            let own = &mut b.rare().link_rate.own;
-            *own = if *own == 0 { rate } else { rate.min(*own) };
-        }
-    }
-
-    /// Takes over to a version that is about to be published at which rate the versions before it left. Returns it.
-    pub(crate) fn take_link_rate(&mut self, record: RecordId, id: BlobId) -> u64 {
-        let newest = self.records.get(record).and_then(|record| self.blobs.get(record.current?));
-        let LinkRate { before, own } =
-            newest.and_then(|b| b.rare.as_ref()).map(|rare| rare.link_rate).unwrap_or_default();
-        let before = if own > 0 { own } else { before };
-        match self.blobs.get_mut(id).filter(|b| b.deltas_follow()) {
-            Some(b) => b.rare().link_rate = LinkRate { before, own: 0 },
-            None => return 0,
-        }
-        before
+        // The highest bit is that of contents.
+        shared.then(|| NonZeroU64::MIN.saturating_add(id.to_u64() & (u64::MAX >> 1)))
     }
 
     /// Allows workers of these tenants to read the version, too.
@@ -518,7 +426,7 @@ impl Keys {
     }
 
     /// Whether all who may read a version because of its push may read another one of its tenant, too.
-    fn may_all_read(&self, id: BlobId, other: BlobId) -> bool {
+    pub(super) fn may_all_read(&self, id: BlobId, other: BlobId) -> bool {
         let is_of_tenant = |id| self.blobs.get(id).map(|b| b.domain);
         let readers = self.readers.get(&id).into_iter().flat_map(|readers| readers.iter());
         is_of_tenant(id) == is_of_tenant(other) && readers.into_iter().all(|reader| self.is_shared_with(other, *reader))

@@ -7,6 +7,7 @@
 //!   newest one.
 //! - `waiters`: the waiters for a key's versions.
 //! - `copies`: the copies that readers share of what they cannot read where it lies.
+//! - `deltas`: which bases the deltas of a version have, and how fast versions leave.
 //! - `spreads`: the nodes to which a version was sent, and those that were sent to them.
 //! - `board`: the versions that workers look up without asking the sidecar. `notices`: the versions that workers
 //!   announce to each other.
@@ -17,6 +18,7 @@ mod blob;
 mod board;
 mod copies;
 mod counted;
+mod deltas;
 mod ended;
 mod notices;
 mod older;

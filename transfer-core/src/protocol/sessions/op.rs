@@ -2,7 +2,7 @@
 
 use crate::exchange::{self, Label};
 use crate::fabric::{FabricKind, LinkId};
-use crate::op::{Destination, Failure, OpId};
+use crate::op::{Content, Destination, Failure, OpId};
 use crate::protocol::ids::{BlobId, CopyId, OutFlowId, PullId, SessionId};
 use crate::tensor::{Excerpt, Gathered, Key, Name, Select, TensorMeta, Version};
 use crate::time::Time;
@@ -43,6 +43,8 @@ pub(crate) struct FetchOp {
     pub(crate) gathered: Option<Arc<Gathered>>,
     /// The range of the worker's arena in which the version is to land.
     pub(crate) to: Option<Box<Destination>>,
+    /// The push by which the worker lends a base.
+    pub(crate) base: Option<OpId>,
 }
 
 /// Publishes a version.
@@ -108,6 +110,19 @@ impl Op {
         self.fetch()?.to.as_deref()
     }
 
+    /// Returns the push by which the worker of a fetch lends a base, if it is not a fetch of parts.
+    pub(crate) fn named_base(&self) -> Option<OpId> {
+        self.fetch().filter(|fetch| fetch.excerpt.is_none()).and_then(|fetch| fetch.base)
+    }
+
+    /// Returns the base that a push lends.
+    pub(crate) fn lent_base(&self) -> Option<(BlobId, Content)> {
+        match &self.kind {
+            OpKind::Push(PushOp { blob, stage: PushStage::Lending(content), .. }) => Some((*blob, *content)),
+            _ => None,
+        }
+    }
+
     /// Returns the number of ranges in which the version is to land, without the first one.
     pub(crate) fn more_ranges(&self) -> usize {
         self.destination().map_or(0, |to| to.ranges.len().saturating_sub(1))
@@ -167,4 +182,6 @@ pub(crate) enum PushStage {
     Copying(CopyId),
     /// The completion of the write.
     Writing,
+    /// Its end: it lends a base to fetches of its worker, and is not published.
+    Lending(Content),
 }

@@ -29,6 +29,7 @@ fn sessions() -> Sessions {
 
 fn fetch(session: SessionId, id: u64, after: Duration) -> Op {
     let kind = OpKind::Fetch(FetchOp {
+        base: None,
         select: Select::Latest,
         stage: FetchStage::Waiting,
         redirects: 0,

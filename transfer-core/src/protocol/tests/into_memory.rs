@@ -32,6 +32,7 @@ fn fetch_to(solo: &mut Solo, to: Destination) -> OpId {
         trace: None,
         watches: false,
         excerpt: None,
+        base: None,
     };
     solo.command(op, Command::FetchInto(FetchInto { fetch, to }));
     solo.node.located(solo.now, &key("k"), &name("there"), 1);

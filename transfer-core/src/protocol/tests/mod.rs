@@ -9,6 +9,7 @@ mod exchanges;
 mod gathered;
 mod hostile;
 mod into_memory;
+mod lent_bases;
 mod limits;
 mod machines;
 mod notices;

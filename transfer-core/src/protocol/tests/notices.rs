@@ -33,7 +33,8 @@ impl Pair {
 
     fn watch(&mut self, r: Worker, op: u64, select: Select) {
         let (key, timeout) = (key("k"), Duration::from_secs(1));
-        let fetch = Fetch { key, select, timeout, require: None, trace: None, watches: true, excerpt: None };
+        let fetch =
+            Fetch { key, select, timeout, require: None, trace: None, watches: true, excerpt: None, base: None };
         self.command(r, OpId(op), Command::Fetch(fetch));
     }
 

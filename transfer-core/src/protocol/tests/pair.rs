@@ -269,6 +269,7 @@ impl Pair {
             trace: self.trace,
             watches: false,
             excerpt,
+            base: None,
         };
         self.command(w, op, Command::Fetch(fetch));
         op

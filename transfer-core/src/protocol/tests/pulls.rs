@@ -70,7 +70,16 @@ fn unmet_requirement_is_reported_with_its_reason() {
     pair.settle();
     for (fabric, because) in [(FabricKind::Verbs, ", because it is a test"), (FabricKind::Shm, "")] {
         let (key, timeout, require) = (key("k"), Duration::from_secs(1), Some(fabric));
-        let fetch = Fetch { key, select: Select::Latest, timeout, require, trace: None, watches: false, excerpt: None };
+        let fetch = Fetch {
+            key,
+            select: Select::Latest,
+            timeout,
+            require,
+            trace: None,
+            watches: false,
+            excerpt: None,
+            base: None,
+        };
         pair.command(r, OpId(u64::MAX), Command::Fetch(fetch));
         pair.settle();
         let failure = pair.failed(r);

@@ -172,6 +172,7 @@ fn an_operation_under_way_cannot_be_begun_again() {
             trace: None,
             watches: false,
             excerpt: None,
+            base: None,
         })
     };
     for n in 0..10 {

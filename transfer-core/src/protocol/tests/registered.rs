@@ -225,6 +225,7 @@ fn version_of_another_node_lands_in_registered_memory() {
         trace: None,
         watches: false,
         excerpt: None,
+        base: None,
     };
     let to = |offset| Destination {
         ranges: vec![ArenaRange { offset, len: LEN }],

@@ -281,7 +281,11 @@ fn a_required_fabric_carries_it_for_the_worker_that_requires_it() {
     for r in all {
         let (select, timeout, require) = (Select::Latest, Duration::from_secs(1), Some(FabricKind::Sim));
         let (key, trace, watches, excerpt) = (key("k"), None, false, None);
-        pair.command(r, OpId(5), Command::Fetch(Fetch { key, select, timeout, require, trace, watches, excerpt }));
+        pair.command(
+            r,
+            OpId(5),
+            Command::Fetch(Fetch { key, select, timeout, require, trace, watches, excerpt, base: None }),
+        );
     }
     pair.settle();
     assert!(all.into_iter().all(|r| answer(&mut pair, r).1.report.fabric == FabricKind::Sim));

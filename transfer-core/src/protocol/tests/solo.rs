@@ -274,6 +274,7 @@ impl Solo {
                 trace: None,
                 watches: false,
                 excerpt: None,
+                base: None,
             }),
         );
         if self.controls.iter().any(|c| matches!(c, Control::Directory(DirectoryRequest::Resolve { .. }))) {

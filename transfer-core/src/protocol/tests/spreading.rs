@@ -174,7 +174,8 @@ pub(super) fn fetch(solo: &mut Solo, select: Select) -> OpId {
 
 pub(super) fn fetch_for(solo: &mut Solo, select: Select, timeout: Duration) -> OpId {
     let op = solo.op();
-    let fetch = Fetch { key: key("k"), select, timeout, require: None, trace: None, watches: false, excerpt: None };
+    let fetch =
+        Fetch { key: key("k"), select, timeout, require: None, trace: None, watches: false, excerpt: None, base: None };
     solo.command(op, Command::Fetch(fetch));
     if solo.controls.iter().any(|control| matches!(control, Control::Directory(_))) {
         solo.controls.clear();

@@ -435,7 +435,8 @@ fn fetch_keeps_its_place_in_the_queue_for_room_when_the_link_to_the_owner_ends()
 pub(super) fn fetch_of(solo: &mut Solo, of: &str, node: &str) {
     let op = solo.op();
     let (key, select, timeout) = (key(of), Select::Latest, FETCH_TIMEOUT);
-    let fetch = Fetch { key: key.clone(), select, timeout, require: None, trace: None, watches: false, excerpt: None };
+    let (require, trace, excerpt, base) = (None, None, None, None);
+    let fetch = Fetch { key: key.clone(), select, timeout, require, trace, watches: false, excerpt, base };
     solo.command(op, Command::Fetch(fetch));
     if solo.controls.iter().any(|control| matches!(control, Control::Directory(_))) {
         solo.controls.clear();

@@ -88,7 +88,16 @@ impl Solo {
 
 fn fetch(name: &str) -> Command {
     let (select, timeout) = (Select::Latest, Duration::from_secs(1));
-    Command::Fetch(Fetch { key: key(name), select, timeout, require: None, trace: None, watches: false, excerpt: None })
+    Command::Fetch(Fetch {
+        key: key(name),
+        select,
+        timeout,
+        require: None,
+        trace: None,
+        watches: false,
+        excerpt: None,
+        base: None,
+    })
 }
 
 /// Makes a node with a key, and many requests of the peer for later versions of it.
@@ -122,7 +131,16 @@ fn a_fetch_and_its_end_cost_the_same_however_many_others_wait() {
         let op = OpId(10_000 + n);
         let select = Select::AtLeast(Version(500));
         let timeout = Duration::from_nanos(10);
-        let fetch = Fetch { key: key("k"), select, timeout, require: None, trace: None, watches: false, excerpt: None };
+        let fetch = Fetch {
+            key: key("k"),
+            select,
+            timeout,
+            require: None,
+            trace: None,
+            watches: false,
+            excerpt: None,
+            base: None,
+        };
         let asked = solo.steps(|solo| solo.command(op, Command::Fetch(fetch)));
         let ended = solo.steps(|solo| match n % 2 {
             0 => solo.request(Request::Cancel { op }),

@@ -150,7 +150,8 @@ impl Solo {
     fn follow(&mut self, session: SessionId, index: u32) -> OpId {
         let (op, select, timeout) = (self.op(), Select::Following(Version(2)), Duration::from_secs(9));
         let (key, require, trace, excerpt) = (key("k"), None, None, None);
-        let command = Command::Fetch(Fetch { key, select, timeout, require, trace, watches: false, excerpt });
+        let command =
+            Command::Fetch(Fetch { key, select, timeout, require, trace, watches: false, excerpt, base: None });
         self.node.request(self.now, session, Request::Command { op, command });
         let (key, metadata_id, tenant, slot) = (KEY, 0, OURS, None);
         let excerpt = None;

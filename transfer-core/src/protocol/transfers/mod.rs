@@ -211,10 +211,21 @@ impl Transfers {
         Some(self.pull_mut(link, id)?.take_held()?.blob)
     }
 
+    /// Takes a base that is lent no longer from the requests that hold it, but for those whose delta has a slot. Returns how many they were: the caller
+    /// releases it for each.
+    pub(super) fn take_lent(&mut self, blob: BlobId) -> usize {
+        let may_lose = |p: &Pull| p.holds_this(blob) && !p.has_room_for_delta();
+        let these: Vec<_> = self.holding.iter().copied().collect();
+        let these = these.into_iter().filter(|(link, id)| self.pull(*link, *id).is_some_and(may_lose));
+        let these: Vec<_> = these.collect();
+        these.into_iter().filter(|(link, id)| self.take_held(*link, *id).is_some()).count()
+    }
+
     /// Returns the first request of a tenant that holds a version which it may lose. One whose delta has a slot needs its base:
     /// it waits for no room.
     pub(super) fn holding_of(&self, domain: Tenant) -> Option<(LinkId, PullId)> {
-        let may_lose = |p: &Pull| p.domain == domain && !p.has_room_for_delta();
+        // A base that is lent has no room of a pool.
+        let may_lose = |p: &Pull| p.domain == domain && !p.has_room_for_delta() && !p.holds_lent();
         let found = self.holding.iter().find(|(link, id)| self.pull(*link, *id).is_some_and(may_lose));
         found.copied()
     }

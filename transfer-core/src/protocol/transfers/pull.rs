@@ -2,7 +2,7 @@
 
 use crate::fabric::LinkId;
 use crate::memory::LocalSlice;
-use crate::op::Destination;
+use crate::op::{Content, Destination};
 use crate::protocol::ids::{BlobId, OperationId, PullId, SlotId};
 use crate::protocol::relays::{Redirect, Search, Spreading};
 use crate::protocol::tenant::Tenant;
@@ -372,6 +372,16 @@ impl Pull {
     /// Whether it holds a version that has landed before.
     pub(in crate::protocol) fn holds(&self) -> bool {
         self.held.is_some()
+    }
+
+    /// Whether it holds this one.
+    pub(super) fn holds_this(&self, blob: BlobId) -> bool {
+        self.held.is_some_and(|held| held.blob == blob)
+    }
+
+    /// Whether it holds a base that a worker lends, which was not proved.
+    pub(in crate::protocol) fn holds_lent(&self) -> bool {
+        self.held.is_some_and(|held| Content::from_wire(held.identity.get()).is_some())
     }
 
     /// Whether parts of versions are asked for. Their description serves this request alone.

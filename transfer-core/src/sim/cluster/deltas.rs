@@ -111,7 +111,12 @@ impl Cluster {
         let key = self.keys[0].clone();
         match worker {
             0 => self.push_this(worker, key, None, None),
-            _ => self.fetch_this(worker, key, Select::Latest)?,
+            _ => {
+                if self.play.bases && self.chance(70) {
+                    self.lend_base(worker, &key);
+                }
+                self.fetch_this(worker, key, Select::Latest)?;
+            }
         }
         Ok(())
     }
@@ -132,7 +137,14 @@ impl Cluster {
         let made = self.nodes[node].memory.apply(&base, delta, to);
         self.tally.deltas += 1;
         self.tally.chains += u64::from(is_chain);
-        if let (Err(why), 0) = (&made, self.play.late_packets + self.play.lies) {
+        let is_lent = |slice: &LocalSlice| {
+            self.workers
+                .iter()
+                .any(|w| w.node == node && w.arena.as_ref().is_some_and(|arena| arena.segment == slice.segment))
+        };
+        if self.play.bases && base.iter().any(is_lent) {
+            *if made.is_ok() { &mut self.tally.lent_bases } else { &mut self.tally.wrong_bases } += 1;
+        } else if let (Err(why), 0, false) = (&made, self.play.late_packets + self.play.lies, self.play.bases) {
             return Err(format!("node {node} has a base and an honest delta: {why}"));
         }
         let now = self.clock(node);

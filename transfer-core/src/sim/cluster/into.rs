@@ -76,7 +76,7 @@ impl Cluster {
         let into = Into { key: key.clone(), select, slice: slice.clone(), meta, range, parts: ranges };
         let op = self.ask(worker, What::Into(Box::new(into)), timeout);
         let excerpt = slice.map(|slice| Box::new(Excerpt::slice(slice).unwrap()));
-        let fetch = Fetch { key, select, timeout, require: None, trace: None, watches: false, excerpt };
+        let fetch = Fetch { key, select, timeout, require: None, trace: None, watches: false, excerpt, base: None };
         self.command(worker, op, Command::FetchInto(FetchInto { fetch, to }));
     }
 

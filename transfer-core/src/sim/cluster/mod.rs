@@ -11,7 +11,7 @@
 //! - `rosters`: sharded states, and the checks of what their rosters say.
 //! - `peering`: how links are made.
 //! - `into`: fetches into the memory of workers.
-//! - `disk`: the ends of writes and reads of disks. `deltas`: deltas that are lent and applied. `spreads`: digests of versions, and damage.
+//! - `disk`: the ends of writes and reads of disks. `deltas`: deltas that are lent and applied. `bases`: bases that are lent. `spreads`: digests of versions, and damage.
 //! - `end`: the checks after all workers have gone.
 //! - `references`: which node keeps which segment of a peer.
 //! - `tally`: what a schedule has done.
@@ -19,6 +19,7 @@
 //!
 //! [`run`] plays one seed. It ends with the first error.
 
+mod bases;
 mod board;
 mod calls;
 mod content;

@@ -34,6 +34,8 @@ pub(crate) struct Play {
     pub(crate) rosters: bool,
     /// Pushes have deltas.
     pub(crate) deltas: bool,
+    /// With `deltas`: workers lend bases, right ones and wrong ones.
+    pub(crate) bases: bool,
     /// Many nodes, and versions that spread through their readers.
     pub(crate) spreads: bool,
 }
@@ -54,6 +56,7 @@ impl Play {
         into: false,
         rosters: false,
         deltas: false,
+        bases: false,
         spreads: false,
     };
 }

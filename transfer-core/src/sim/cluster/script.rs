@@ -1,5 +1,6 @@
 //! The cluster of a seed, and the actions of its workers.
 
+use super::bases::content_of;
 use super::content::{GATHERED_BYTES, Pushed, context_of};
 use super::worker::{What, Worker};
 use super::{Cluster, Directory, Happening, Play, Tally, World};
@@ -308,6 +309,7 @@ impl Cluster {
         };
         if self.play.deltas {
             push.deltas = self.deltas(worker, base, &push);
+            push.content = self.play.bases.then(|| content_of(number));
         }
         self.announce(worker, op, number, &mut push);
         self.command(worker, op, Command::Push(push));
@@ -363,10 +365,12 @@ impl Cluster {
         let slice = self.chance(30).then(|| self.slice());
         let op = self.ask(worker, What::Fetch { key: key.clone(), select, floor, slice: slice.clone() }, timeout);
         let watches = self.rng.random();
+        let base = if self.play.bases { self.named_base(worker) } else { None };
         self.command(
             worker,
             op,
             Command::Fetch(Fetch {
+                base,
                 key,
                 select,
                 timeout,

@@ -39,6 +39,9 @@ pub(crate) struct Tally {
     /// Deltas that were applied, and how often it was several in one body.
     pub(crate) deltas: u64,
     pub(crate) chains: u64,
+    /// Deltas of bases that workers have lent: those that have made their version, and those that have not.
+    pub(crate) lent_bases: u64,
+    pub(crate) wrong_bases: u64,
     /// Versions that came from other nodes than their owner, and those of them that were damaged.
     pub(crate) relayed: u64,
     pub(crate) damaged: u64,
@@ -76,6 +79,8 @@ impl Tally {
         self.restarts += other.restarts;
         self.deltas += other.deltas;
         self.chains += other.chains;
+        self.lent_bases += other.lent_bases;
+        self.wrong_bases += other.wrong_bases;
         self.relayed += other.relayed;
         self.damaged += other.damaged;
         self.spilled += other.spilled;

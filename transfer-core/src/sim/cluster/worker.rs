@@ -86,6 +86,10 @@ pub(super) enum What {
     Gather {
         keys: Vec<Key>,
     },
+    /// A base, which lies at this place.
+    Lend {
+        offset: u64,
+    },
     Reserve,
     Delete,
     OpenCounter(usize),
@@ -406,6 +410,11 @@ impl Cluster {
                 self.roster_failed(worker, &what, Some(&failure));
                 if let What::Push { number, offset, is_announced, .. } = what {
                     self.push_answered(worker, number, is_announced, None);
+                    self.push_ended(worker, offset);
+                    if !kept {
+                        self.comes_back(worker, offset)?;
+                    }
+                } else if let What::Lend { offset } = what {
                     self.push_ended(worker, offset);
                     if !kept {
                         self.comes_back(worker, offset)?;

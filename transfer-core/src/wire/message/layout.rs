@@ -20,7 +20,8 @@ use crate::op::{Failure, FailureCode};
 use crate::tensor::{Name, Version};
 use crate::trace::TraceContext;
 use crate::wire::landing::{SlotGrant, rails_of, read_keys, write_keys};
-use crate::wire::session::{cut, select, select_parts};
+use crate::wire::select::{select, select_parts};
+use crate::wire::session::cut;
 use crate::wire::{Reader, WireError, Writer, crc32c, excerpt, gathered, roster};
 use std::num::NonZeroU64;
 

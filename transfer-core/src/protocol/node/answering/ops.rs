@@ -74,6 +74,10 @@ impl Answering<'_> {
             OpKind::Push(PushOp { stage: PushStage::Copying(copying), .. }) => {
                 self.copy_unwanted(*copying, CopyReader::Op(id))
             }
+            OpKind::Push(PushOp { stage: PushStage::Lending(_), blob, .. }) => {
+                // Fetches of others may wait for the same version for longer.
+                (0..self.transfers.take_lent(*blob)).for_each(|_| memory!(self).release(*blob));
+            }
             OpKind::Push(PushOp { copy, .. }) => copy.iter().for_each(|copy| memory!(self).release(*copy)),
             OpKind::Fetch(FetchOp { stage: FetchStage::Connecting(_) | FetchStage::Closing(..), .. })
             | OpKind::Reserve(_) => {}
@@ -83,9 +87,12 @@ impl Answering<'_> {
 
     pub(in crate::protocol::node) fn end_push_with_failure(&mut self, op: &Op, failure: Failure) {
         let OpKind::Push(PushOp { blob, more_follow, .. }) = op.kind else { return };
-        replies!(self).note_failed(op, failure.code);
         let kept = self.keys.refuse_push(blob);
-        replies!(self).failed(op.session, &failure);
+        // The end of a loan is no failure.
+        if op.lent_base().is_none() {
+            replies!(self).note_failed(op, failure.code);
+            replies!(self).failed(op.session, &failure);
+        }
         self.actions.answer(op.session, op.id, Answer::Failed { failure, kept });
         self.keys.refuse_announced(&op.key, blob, self.actions);
         memory!(self).release(blob);

@@ -21,7 +21,9 @@ impl Node {
             .sessions
             .operations()
             .ids(|op| matches!(op.kind, OpKind::Fetch(FetchOp { stage: FetchStage::Waiting, .. })));
-        for id in waiting {
+        // A base is lent until its worker gives it up, which may be never.
+        let lending = self.sessions.operations().ids(|op| op.lent_base().is_some());
+        for id in waiting.into_iter().chain(lending) {
             answering!(self).fail_op(id, failure.clone());
         }
         let links: Vec<_> = self.links.all().keys().copied().collect();

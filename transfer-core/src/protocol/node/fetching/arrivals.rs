@@ -134,7 +134,8 @@ impl Fetching<'_> {
         if p.state == PullState::Cancelling {
             return;
         }
-        if !p.is_conditional || !p.takes(version) {
+        // What a worker has lent was not proved, so it is the base of a delta and nothing else.
+        if !p.is_conditional || !p.takes(version) || p.holds_lent() {
             return sending!(self)
                 .violation(link, &format!("UNCHANGED for request {index:#x}, which names no such version"));
         }

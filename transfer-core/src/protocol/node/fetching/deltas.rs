@@ -10,7 +10,7 @@ use crate::fabric::LinkId;
 use crate::memory::{LocalSlice, padded};
 use crate::protocol::action::HostAction;
 use crate::protocol::events::NodeEvent;
-use crate::protocol::ids::{PullId, SlotId};
+use crate::protocol::ids::{OperationId, PullId, SlotId};
 use crate::protocol::keys::{Blob, Source};
 use crate::protocol::landing::{LandedTensor, Want};
 use crate::protocol::meters::WhyWhole;
@@ -31,6 +31,15 @@ impl Fetching<'_> {
         let found = self.bases.find(&(link, *domain, key.clone()));
         let (held, _) = found.filter(|(_, deltas_follow)| *deltas_follow)?;
         self.keys.hold(held.blob).map(|_| held)
+    }
+
+    /// Returns the version that the worker of a fetch lends as a base, with a reference. What it says of the bytes is not proved: a delta is.
+    pub(in crate::protocol::node) fn lent_base(&mut self, fetch: OperationId) -> Option<Held> {
+        let op = self.sessions.op(fetch)?;
+        let lending = self.sessions.get(op.session)?.op(op.named_base()?)?;
+        let (blob, content) = self.sessions.op(lending)?.lent_base()?;
+        self.keys.hold(blob)?;
+        Some(Held { blob, identity: content.number() })
     }
 
     /// Keeps the version that has come last of a key, if deltas of it may follow or other nodes may ask for it, and gives up the one

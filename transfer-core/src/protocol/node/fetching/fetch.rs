@@ -44,7 +44,7 @@ impl Fetching<'_> {
             fetch.select = lookup!(self).resolve_latest(record, fetch.select);
             match self.keys.pick(record, fetch.select) {
                 Picked::Blob(blob) if lookup!(self).needs_copy(session, blob) => {
-                    let Fetch { key, select, timeout, require, trace, watches: _, excerpt } = fetch;
+                    let Fetch { key, select, timeout, require, trace, watches: _, excerpt, base: _ } = fetch;
                     let kind = OpKind::Fetch(FetchOp {
                         select,
                         stage: FetchStage::Waiting,
@@ -53,6 +53,7 @@ impl Fetching<'_> {
                         excerpt,
                         gathered: None,
                         to: None,
+                        base: None,
                     });
                     let op = Op { session, id: op, key, since: now, deadline: now + timeout, require, kind };
                     return answering!(self).hand_over_copy(now, op, blob);
@@ -96,6 +97,7 @@ impl Fetching<'_> {
                 excerpt: fetch.excerpt,
                 gathered: None,
                 to: to.map(Box::new),
+                base: fetch.base,
             }),
         });
         match behind {

@@ -46,6 +46,7 @@ impl Fetching<'_> {
             deadline: now + timeout,
             require,
             kind: OpKind::Fetch(FetchOp {
+                base: None,
                 select: Select::Latest,
                 stage: FetchStage::Waiting,
                 redirects: 0,

@@ -36,7 +36,8 @@ impl Fetching<'_> {
         if may_join && self.join_pull(link, op_id, &wanted) {
             return;
         }
-        let held = if may_join { self.kept_base(link, &wanted) } else { None };
+        let kept = if may_join { self.kept_base(link, &wanted) } else { None };
+        let held = kept.or_else(|| if may_join { self.lent_base(op_id) } else { None });
         self.begin_pull(now, link, smallvec![op_id], wanted, gathered, held);
     }
 

@@ -39,12 +39,13 @@ impl PushStage {
             PushStage::Queued(..) => format!("a landing slot at the sidecar of worker {to:?}"),
             PushStage::Copying(_) => "room in the landing pool here, for a copy that can be sent".to_owned(),
             PushStage::Writing => format!("the bytes to land at the sidecar of worker {to:?}"),
+            PushStage::Lending(_) => "nothing: it lends a base to fetches of its worker".to_owned(),
         }
     }
 
     pub(super) fn other_node<'a>(&'a self, Waiting { op, state, .. }: Waiting<'a>) -> Option<&'a Name> {
         match self {
-            PushStage::Claiming | PushStage::Locating(_) | PushStage::Copying(_) => None,
+            PushStage::Claiming | PushStage::Locating(_) | PushStage::Copying(_) | PushStage::Lending(_) => None,
             PushStage::Connecting(node) => Some(node),
             PushStage::Queued(link, _) => state.links.peer_of(*link).map(|peer| &peer.name),
             PushStage::Writing => {
@@ -86,6 +87,10 @@ impl PushStage {
             PushStage::Writing => (
                 FailureCode::Deadline,
                 format!("key {key:?} did not land at the sidecar of {to:?} within {after:?}; it may still do so"),
+            ),
+            PushStage::Lending(_) => (
+                FailureCode::Deadline,
+                format!("a base of key {key:?} was lent for {after:?}, as long as it was to be"),
             ),
         };
         Failure::new(code, text)

@@ -33,7 +33,8 @@ impl Ownership<'_> {
         }
         for id in self.sessions.ops_of(session) {
             let Some(op) = self.sessions.op(id) else { continue };
-            if matches!(op.kind, OpKind::Push(_) | OpKind::Reserve(_)) {
+            // A base that is lent is published under no name.
+            if matches!(op.kind, OpKind::Push(_) | OpKind::Reserve(_)) && op.lent_base().is_none() {
                 let key = op.key.clone();
                 if let Some(failure) = access!(self).no_name(session, &key) {
                     answering!(self).fail_op(id, failure);

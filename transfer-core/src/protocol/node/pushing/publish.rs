@@ -43,13 +43,13 @@ fn stays_nowhere(push: &Push, local: bool) -> Option<Failure> {
 }
 
 /// The memory of a push.
-struct PushedMemory {
+pub(super) struct PushedMemory {
     /// The tensor, or its metadata and the table of the ranges of its body.
-    slice: LocalSlice,
+    pub(super) slice: LocalSlice,
     /// The ranges of its body, if there are several.
-    parts: Vec<LocalSlice>,
+    pub(super) parts: Vec<LocalSlice>,
     /// Whether some of it is registered memory.
-    is_registered: bool,
+    pub(super) is_registered: bool,
 }
 
 /// Checks a push and returns the memory that it publishes.
@@ -154,10 +154,14 @@ impl Pushing<'_> {
     ) {
         let Some(s) = self.sessions.get(session) else { return };
         let arena = s.arena().0;
-        let PushedMemory { slice, parts, is_registered } = match pushed_slice(s, &push, ranges) {
+        let memory = match pushed_slice(s, &push, ranges) {
             Ok(memory) => memory,
             Err(failure) => return answering!(self).refuse_push(session, op, &push, failure),
         };
+        if push.deltas == Deltas::Base {
+            return self.lend_base(now, (session, op), push, memory, error);
+        }
+        let PushedMemory { slice, parts, is_registered } = memory;
         if slice.segment != arena && push.deltas != Deltas::None {
             // A delta lies in the arena, and its version does not.
             push.deltas = Deltas::Follow;
@@ -204,7 +208,7 @@ impl Pushing<'_> {
         };
         let Some(tenant) = self.sessions.tenant_of(session) else { return };
         let blob = Blob::new(slice, push.meta, tenant, Source::Arena(op));
-        let mut blob = blob.retained(push.retention).traced(push.trace).with_deltas(push.deltas);
+        let mut blob = blob.retained(push.retention).traced(push.trace).with_deltas(push.deltas, push.content);
         if push.ranges > 0 {
             blob = blob.made_of(parts.into());
         }
