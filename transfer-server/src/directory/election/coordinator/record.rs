@@ -1,4 +1,4 @@
-//! What stands in etcd: the records of hosts, and the names of keys.
+//! What a coordinator has of each host: a line of text.
 
 use crate::text::printable;
 use transfer_core::tensor::Name;
@@ -54,38 +54,6 @@ impl Record {
     }
 }
 
-/// The keys of one directory.
-#[derive(Debug, Clone)]
-pub(super) struct Keys {
-    pub(super) prefix: String,
-}
-
-impl Keys {
-    pub(super) fn leader(&self) -> Vec<u8> {
-        format!("{}/leader", self.prefix).into_bytes()
-    }
-
-    pub(super) fn newest(&self) -> Vec<u8> {
-        format!("{}/newest", self.prefix).into_bytes()
-    }
-
-    pub(super) fn host(&self, node: &str) -> Vec<u8> {
-        format!("{}/hosts/{node}", self.prefix).into_bytes()
-    }
-
-    pub(super) fn node(&self, node: &str) -> Vec<u8> {
-        format!("{}/nodes/{node}", self.prefix).into_bytes()
-    }
-
-    /// The key behind all that begin like this one, which ends with a slash.
-    pub(super) fn end_of(mut folder: Vec<u8>) -> Vec<u8> {
-        if let Some(last) = folder.last_mut() {
-            *last += 1;
-        }
-        folder
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -104,6 +72,5 @@ mod tests {
         assert!(Record::parse(&[0xff, 0xfe]).is_err());
         let long = format!("a {}:1 5 leads", "h".repeat(MAX_BYTES));
         assert!(Record::parse(long.as_bytes()).unwrap_err().len() < MAX_BYTES);
-        assert_eq!(Keys::end_of(b"/t/nodes/".to_vec()), b"/t/nodes0");
     }
 }
