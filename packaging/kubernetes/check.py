@@ -2,7 +2,8 @@
 
 Also checks that no pod gets the environment variables of Services.
 
-Certificates are files of the pod; here a set is made up for them, so that everything but these paths is checked as it stands.
+Certificates are files of the pod; here a set is made up for them, so that everything but these paths is checked as it stands. So is what a pod
+knows of its cluster: the API server, its authority and a token.
 """
 
 import pathlib
@@ -46,6 +47,13 @@ def certificates(folder):
     )  # fmt: skip
 
 
+def cluster(folder):
+    """What a pod has of its cluster."""
+    token = pathlib.Path(folder, "token")
+    token.write_text("token")
+    return ["--kubernetes-url", "https://192.0.2.1:443", "--kubernetes-ca", f"{folder}/ca.crt", "--kubernetes-token-file", str(token)]
+
+
 def check(transferd, told, where, folder):
     done = subprocess.run([transferd, "--check", *told], capture_output=True, text=True)
     if done.returncode != 0:
@@ -63,6 +71,7 @@ def main(transferd, manifests):
                 file = pathlib.Path(folder, name)
                 file.write_text(text.replace("/etc/transfer/tls", folder))
                 told = ["--config", str(file), "--node", "node", "--advertise", "node.example:7471", "--data-advertise", "192.0.2.1"]
+                told += cluster(folder) if '"kubernetes:' in text else []
                 check(transferd, told, f"{manifest}: {name}", folder)
                 checked += 1
             for name, words in command_lines(manifest):
