@@ -145,7 +145,7 @@ impl Kubernetes {
     pub fn put(&self, name: &str, spec: Value) {
         let mut state = self.state();
         state.revision += 1;
-        let metadata = json!({"name": name, "namespace": NAMESPACE, "resourceVersion": state.revision.to_string()});
+        let metadata = json!({"name": name, "namespace": NAMESPACE, "resourceVersion": state.revision.to_string(), "uid": "other"});
         state.leases.insert(name.to_owned(), json!({"metadata": metadata, "spec": spec}));
     }
 
@@ -259,7 +259,19 @@ impl State {
             }
             ("PUT", Some(name)) => {
                 let lease = valid(body)?;
-                let known = self.leases.get(name).ok_or_else(|| missing(name))?;
+                // Leases may be created by an update, but where it says of which object it is.
+                let conflict =
+                    |why: &str| (409, "Conflict", format!("Operation cannot be fulfilled on {name:?}: {why}"));
+                let uid = &lease["metadata"]["uid"];
+                let Some(known) = self.leases.get(name) else {
+                    return match uid.as_str() {
+                        Some(uid) => Err(conflict(&format!("Precondition failed: UID in precondition: {uid}"))),
+                        None => Ok((201, self.stored(name, lease))),
+                    };
+                };
+                if !uid.is_null() && *uid != known["metadata"]["uid"] {
+                    return Err(conflict("Precondition failed: another UID"));
+                }
                 if lease["metadata"]["name"] != name {
                     return Err((400, "BadRequest", "the name of the object is not that of the URL".to_owned()));
                 }
@@ -271,7 +283,7 @@ impl State {
                 if *version != known["metadata"]["resourceVersion"] {
                     let why =
                         "the object has been modified; please apply your changes to the latest version and try again";
-                    return Err((409, "Conflict", format!("Operation cannot be fulfilled on {name:?}: {why}")));
+                    return Err(conflict(why));
                 }
                 // What changes nothing gets no new version.
                 if *known == with_namespace(lease.clone()) {
@@ -287,6 +299,9 @@ impl State {
         self.revision += 1;
         let mut lease = with_namespace(lease);
         lease["metadata"]["resourceVersion"] = self.revision.to_string().into();
+        if lease["metadata"]["uid"].is_null() {
+            lease["metadata"]["uid"] = format!("uid-{}", self.revision).into();
+        }
         self.leases.insert(name.to_owned(), lease.clone());
         lease
     }

@@ -346,8 +346,6 @@ fn kubernetes_is_named_by_a_namespace_and_a_name() {
         ("kubernetes:a.b/c", url, &["namespace \"a.b\""]),
         ("kubernetes:a/B", url, &["\"B\"", "small letters"]),
         ("kubernetes:a/-b", url, &["\"-b\""]),
-        ("kubernetes:c", url, &["serviceaccount/namespace", "kubernetes:NAMESPACE/NAME"]),
-        ("kubernetes:a/b", "", &["--kubernetes-url", "KUBERNETES_SERVICE_HOST"]),
         ("kubernetes:a/b", "--kubernetes-url http://k:6443", &["https://HOST:PORT", "http://k:6443"]),
         ("kubernetes:a/b", "--kubernetes-url https://k", &["https://HOST:PORT", "https://k"]),
         ("kubernetes:a/b", "--kubernetes-url https://k:1 --etcd-user u", &["--etcd-user", "--directory etcd:"]),
@@ -357,6 +355,20 @@ fn kubernetes_is_named_by_a_namespace_and_a_name() {
         let text = with(directory, more).unwrap_err().to_string();
         assert!(words.iter().all(|word| text.contains(word)), "{directory} {more}: {text}");
     }
+    // In a pod, and elsewhere.
+    let folder = tempfile::tempdir().unwrap();
+    let parse_in = || KubernetesLease::parse_in("kubernetes:c", "c", folder.path());
+    let text = parse_in().unwrap_err().to_string();
+    assert!(text.contains("namespace") && text.contains("kubernetes:NAMESPACE/NAME"), "{text}");
+    std::fs::write(folder.path().join("namespace"), "training\n").unwrap();
+    let lease = parse_in().unwrap();
+    assert_eq!(lease.to_string(), "kubernetes:training/c");
+    let of_pod =
+        |host: &'static str| move |name: &str| Some(if name.ends_with("PORT") { "443" } else { host }.to_owned());
+    let server = |host| KubernetesConfig::default().server_in(&lease, of_pod(host)).unwrap();
+    assert_eq!([server("10.0.0.1"), server("fd00::1")], [("10.0.0.1".to_owned(), 443), ("[fd00::1]".to_owned(), 443)]);
+    let text = KubernetesConfig::default().server_in(&lease, |_| None).unwrap_err().to_string();
+    assert!(text.contains("--kubernetes-url") && text.contains("KUBERNETES_SERVICE_HOST"), "{text}");
     let long = with(&format!("kubernetes:a/{}", "b".repeat(64)), url).unwrap_err().to_string();
     assert!(long.contains("1 to 63"), "{long}");
     let text = parse(&format!("--directory kubernetes:a/b {url}")).unwrap_err().to_string();

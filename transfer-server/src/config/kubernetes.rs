@@ -52,12 +52,17 @@ pub struct KubernetesLease {
 impl KubernetesLease {
     /// Reads what stands behind `kubernetes:` in `--directory`.
     pub(super) fn parse(value: &str, text: &str) -> Result<KubernetesLease, ConfigError> {
+        KubernetesLease::parse_in(value, text, Path::new(ACCOUNT))
+    }
+
+    /// `account` is the folder of the pod's service account.
+    pub(super) fn parse_in(value: &str, text: &str, account: &Path) -> Result<KubernetesLease, ConfigError> {
         let wrong = |wrong: String| ConfigError::DirectoryKubernetes { value: value.to_owned(), wrong };
         let (namespace, name) = match text.split_once('/') {
             Some((namespace, name)) => (namespace.to_owned(), name),
             None => {
-                let path = format!("{ACCOUNT}/namespace");
-                let read = std::fs::read_to_string(&path);
+                let path = account.join("namespace");
+                let (read, path) = (std::fs::read_to_string(&path), path.display());
                 let read =
                     read.map_err(|e| wrong(format!("without NAMESPACE it is that of {path}: cannot read it: {e}")))?;
                 (read.trim().to_owned(), text)
@@ -94,9 +99,18 @@ impl KubernetesConfig {
     /// # Errors
     /// [`ConfigError::DirectoryKubernetes`]: they are not given, or are no URL. `lease` is of `--directory`.
     pub(crate) fn server(&self, lease: &KubernetesLease) -> Result<(String, u16), ConfigError> {
+        self.server_in(lease, |name| std::env::var(name).ok())
+    }
+
+    /// `environment` has the pod's variables.
+    pub(super) fn server_in(
+        &self,
+        lease: &KubernetesLease,
+        environment: impl Fn(&str) -> Option<String>,
+    ) -> Result<(String, u16), ConfigError> {
         let wrong = |wrong: String| ConfigError::DirectoryKubernetes { value: lease.to_string(), wrong };
         let of_pod = || {
-            let get = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
+            let get = |name: &str| environment(name).filter(|text| !text.is_empty());
             let (host, port) = get("KUBERNETES_SERVICE_HOST").zip(get("KUBERNETES_SERVICE_PORT"))?;
             Some(if host.contains(':') { format!("https://[{host}]:{port}") } else { format!("https://{host}:{port}") })
         };

@@ -48,6 +48,14 @@ impl Coordinator {
         }
     }
 
+    /// The least time between two looks of such a node, of which so many have failed.
+    fn look_pause(&self, failures: u32) -> Duration {
+        match self {
+            Coordinator::Etcd(_) => Duration::ZERO,
+            Coordinator::Kubernetes(_) => kubernetes::look_pause(failures),
+        }
+    }
+
     /// Makes a request. Without an answer `within` that time it fails, and may be done all the same.
     async fn ask(&self, request: &Request, within: Duration) -> Answer {
         match self {

@@ -41,7 +41,8 @@ impl Record {
     pub(super) fn parse(value: &[u8]) -> Result<Record, String> {
         let text = std::str::from_utf8(value).ok().filter(|text| text.len() <= MAX_BYTES).unwrap_or_default();
         let parse = || {
-            let [node, address, incarnation, state] = text.split(' ').collect::<Vec<_>>().try_into().ok()?;
+            // A name may have spaces.
+            let [state, incarnation, address, node] = text.rsplitn(4, ' ').collect::<Vec<_>>().try_into().ok()?;
             let leads = match state {
                 "leads" => true,
                 "stands-by" => false,
@@ -60,8 +61,9 @@ mod tests {
 
     #[test]
     fn record_is_read_as_it_was_written_and_nothing_else_is() {
-        for leads in [true, false] {
-            let record = Record { node: Name::new("a").unwrap(), address: "h:1".into(), incarnation: u64::MAX, leads };
+        for (leads, node) in [(true, "a"), (false, "a"), (true, "node 1"), (true, " a 5 leads ")] {
+            let node = Name::new(node).unwrap();
+            let record = Record { node, address: "h:1".into(), incarnation: u64::MAX, leads };
             assert_eq!(Record::parse(record.text().as_bytes()), Ok(record));
         }
         for garbage in ["", "a", "a h:1 5", "a h:1 -5 leads", "a h:1 5 rules", "a h:1 5 leads ", "a/b h:1 5 leads x"] {

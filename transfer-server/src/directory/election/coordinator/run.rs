@@ -67,12 +67,25 @@ async fn answer_of(asked: &mut Option<Pin<Box<dyn Future<Output = Answer> + Send
 /// Looks who leads: now and then, and whenever this node wants to know it. Ends with the runtime.
 pub(in crate::directory) async fn watch(coordinator: Coordinator, outlook: Outlook, takeover: Takeover) {
     let interval = coordinator.look_interval(takeover);
+    let mut failures = 0_u32;
     loop {
         match coordinator.ask(&Request::Look, TIMEOUT).await {
-            Answer::Seen(seen) => outlook.tell(seen),
-            Answer::Failed(why) => outlook.fails(why),
+            Answer::Seen(seen) => {
+                failures = 0;
+                outlook.tell(seen);
+            }
+            Answer::Failed(why) => {
+                failures = failures.saturating_add(1);
+                outlook.fails(why);
+            }
             _ => {}
         }
-        let _ = tokio::time::timeout(interval, outlook.wanted()).await;
+        tokio::time::sleep(coordinator.look_pause(failures).mul_f64(jitter())).await;
+        let _ = tokio::time::timeout(interval.mul_f64(jitter()), outlook.wanted()).await;
     }
+}
+
+/// From a half to one, so nodes that began together do not go on together.
+fn jitter() -> f64 {
+    0.5 + fastrand::f64() / 2.0
 }

@@ -61,28 +61,25 @@ impl Kubernetes {
         Ok(kubernetes)
     }
 
-    /// Makes a request. Without an answer `within` that time it fails, and what it has sent may be done all the same.
+    /// Makes a request. Where a call has no answer `within` that time it fails, and what it has sent may be done all the same.
     pub(in crate::directory) async fn ask(&self, request: &Request, within: Duration) -> Answer {
-        let answered = tokio::time::timeout(within, self.ask_in_turn(request)).await;
-        let answer = answered.unwrap_or_else(|_| Answer::Failed(format!("no answer within {within:?}")));
-        match answer {
-            Answer::Failed(why) => {
-                // The next one may reach another API server, or take a new certificate.
-                *self.connection.lock() = None;
-                Answer::Failed(format!("https://{}:{}: {why}", self.host, self.port))
-            }
+        match self.ask_in_turn(request, within).await {
+            Answer::Failed(why) => Answer::Failed(format!("https://{}:{}: {why}", self.host, self.port)),
             answer => answer,
         }
     }
 
-    async fn ask_in_turn(&self, request: &Request) -> Answer {
+    async fn ask_in_turn(&self, request: &Request, within: Duration) -> Answer {
         let mut step = self.translator.lock().begin(now(), request);
         loop {
             let call = match step {
                 Step::Answer(answer) => return answer,
                 Step::Call(call) => call,
             };
-            let reply = self.call(&call).await.unwrap_or_else(Reply::Failed);
+            // Each has its time: a slow API server is one that answers. One that was given up takes its connection with it.
+            let reply = tokio::time::timeout(within, self.call(&call)).await;
+            let reply =
+                reply.unwrap_or_else(|_| Err(format!("no answer within {within:?}"))).unwrap_or_else(Reply::Failed);
             step = self.translator.lock().answered(now(), reply);
         }
     }
@@ -158,7 +155,8 @@ impl Kubernetes {
         let response = connection.send_request(request).await.map_err(|e| failed(&e))?;
         let status = response.status();
         let bytes = to_bytes(Body::new(response.into_body()), MAX_ANSWER_BYTES).await.map_err(|e| failed(&e))?;
-        *self.connection.lock() = Some(connection);
+        // After an error of its own, the next call may reach another API server.
+        *self.connection.lock() = Some(connection).filter(|_| !status.is_server_error());
         let value = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
         self.reply(call, status, &value).ok_or_else(|| format!("{does}: {}", self.in_words(status, &value)))
     }

@@ -31,8 +31,9 @@ impl FakeApi {
                 None => self.put(lease),
             },
             Call::Update(lease) => match found(&lease.name) {
-                None => Reply::NotFound,
-                Some(now) if now.version != lease.version => Reply::Conflict,
+                // An update may make an object, but not where it says which one it is of.
+                None => Reply::Conflict,
+                Some(now) if now.version != lease.version || !now.is_same_object(lease) => Reply::Conflict,
                 Some(_) => self.put(lease),
             },
             Call::Delete(name) => match self.leases.remove(name) {
@@ -44,8 +45,7 @@ impl FakeApi {
 
     fn put(&mut self, lease: &Lease) -> Reply {
         self.revision += 1;
-        let mut lease = lease.clone();
-        lease.version = self.revision.to_string();
+        let lease = lease.stored(self.revision);
         self.leases.insert(lease.name.clone(), lease.clone());
         Reply::Lease(lease)
     }

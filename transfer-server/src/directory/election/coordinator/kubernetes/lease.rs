@@ -18,12 +18,17 @@ const NEWEST: &str = "transfer/newest";
 /// The most bytes of names of nodes: Kubernetes takes 256 KiB of annotations.
 const MAX_NODES_BYTES: usize = 250 << 10;
 
+/// The highest number in a Lease: it has 32 bits, with a sign.
+const MAX_NUMBER: u64 = i32::MAX as u64;
+
 /// A Lease object. What else is in one is not kept when it is written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Lease {
     pub(super) name: String,
     /// Its resource version; empty: it is to be created.
     pub(super) version: String,
+    /// Which object of this name it is. With it, an update of one that was deleted fails; else Kubernetes would make it again.
+    uid: String,
     pub(super) labels: BTreeMap<String, String>,
     annotations: BTreeMap<String, String>,
     holder: String,
@@ -38,10 +43,22 @@ impl Lease {
         Lease { name, ..Lease::default() }
     }
 
+    /// As an API server has it that has stored this one.
+    #[cfg(test)]
+    pub(super) fn stored(&self, version: u64) -> Lease {
+        let uid = if self.uid.is_empty() { format!("uid-{version}") } else { self.uid.clone() };
+        Lease { version: version.to_string(), uid, ..self.clone() }
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_same_object(&self, other: &Lease) -> bool {
+        self.uid == other.uid
+    }
+
     /// Gives it to a host for this time; `None`: to no host.
     pub(super) fn give(&mut self, to: Option<&Record>, duration: Duration) {
         let holder = to.map_or("", |record| record.node.as_str());
-        self.transitions += u64::from(self.holder != holder);
+        self.transitions = self.transitions.saturating_add(u64::from(self.holder != holder));
         self.holder = holder.to_owned();
         self.annotations.insert(RECORD.to_owned(), to.map(Record::text).unwrap_or_default());
         self.duration = duration;
@@ -105,6 +122,7 @@ impl Lease {
         metadata.insert("name".to_owned(), self.name.as_str().into());
         if !self.version.is_empty() {
             metadata.insert("resourceVersion".to_owned(), self.version.as_str().into());
+            metadata.insert("uid".to_owned(), self.uid.as_str().into());
         }
         metadata.insert("labels".to_owned(), json!(self.labels));
         metadata.insert("annotations".to_owned(), json!(self.annotations));
@@ -113,9 +131,9 @@ impl Lease {
             spec.insert("holderIdentity".to_owned(), self.holder.as_str().into());
         }
         spec.insert("renewTime".to_owned(), time(now).into());
-        // Both are numbers of 32 bits, and the first is 1 or more.
-        spec.insert("leaseDurationSeconds".to_owned(), self.duration.as_secs().clamp(1, 1 << 30).into());
-        spec.insert("leaseTransitions".to_owned(), self.transitions.min(1 << 30).into());
+        // The first is 1 or more.
+        spec.insert("leaseDurationSeconds".to_owned(), self.duration.as_secs().clamp(1, MAX_NUMBER).into());
+        spec.insert("leaseTransitions".to_owned(), self.transitions.min(MAX_NUMBER).into());
         json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec})
     }
 
@@ -128,14 +146,16 @@ impl Lease {
             map.map(|(key, value)| (key.clone(), text(value))).collect::<BTreeMap<_, _>>()
         };
         let (name, version) = (text(&metadata["name"]), text(&metadata["resourceVersion"]));
+        let number = |value: &Value| value.as_u64().unwrap_or(0).min(MAX_NUMBER);
         (!name.is_empty() && !version.is_empty()).then(|| Lease {
             name,
             version,
+            uid: text(&metadata["uid"]),
             labels: texts(&metadata["labels"]),
             annotations: texts(&metadata["annotations"]),
             holder: text(&spec["holderIdentity"]),
-            duration: Duration::from_secs(spec["leaseDurationSeconds"].as_u64().unwrap_or(0)),
-            transitions: spec["leaseTransitions"].as_u64().unwrap_or(0),
+            duration: Duration::from_secs(number(&spec["leaseDurationSeconds"])),
+            transitions: number(&spec["leaseTransitions"]),
         })
     }
 }
@@ -195,7 +215,7 @@ mod tests {
 
     #[test]
     fn lease_is_read_as_it_was_written_and_nothing_else_is() {
-        let mut lease = Lease { version: "7".to_owned(), ..Lease::new("d".to_owned()) };
+        let mut lease = Lease { version: "7".to_owned(), uid: "u".to_owned(), ..Lease::new("d".to_owned()) };
         lease.labels.insert(LABEL.to_owned(), "d".to_owned());
         assert_eq!((lease.record(), lease.nodes()), (None, vec![]));
         let record = Record { node: name("a"), address: "h:1".to_owned(), incarnation: 5, leads: true };
@@ -215,6 +235,14 @@ mod tests {
         for garbage in [json!({}), json!([1]), json!("x"), json!({"metadata": {"name": "d"}}), json!({"metadata": 5})] {
             assert_eq!(Lease::parse(&garbage), None, "{garbage}");
         }
+        let huge = json!({"leaseDurationSeconds": u64::MAX, "leaseTransitions": u64::MAX});
+        let mut huge = Lease::parse(&json!({"metadata": {"name": "d", "resourceVersion": "1"}, "spec": huge})).unwrap();
+        assert_eq!(huge.duration, Duration::from_secs(i32::MAX as u64));
+        huge.give(
+            Some(&Record { node: name("b"), address: "h:1".to_owned(), incarnation: 5, leads: true }),
+            huge.duration,
+        );
+        assert_eq!(huge.json(SystemTime::UNIX_EPOCH)["spec"]["leaseTransitions"], i32::MAX);
         let spec = json!({"holderIdentity": "\u{1b}x", "leaseDurationSeconds": -1});
         let other = json!({"metadata": {"name": "d", "resourceVersion": "1", "annotations": 7}, "spec": spec});
         let text = Lease::parse(&other).unwrap().record().unwrap().unwrap_err();

@@ -27,3 +27,11 @@ mod tests;
 mod translator;
 
 pub(crate) use client::Kubernetes;
+
+use std::time::Duration;
+
+/// The least time between two looks of a node that hosts nothing, of which so many have failed: a thousand of them that want to attach, or
+/// that come back with an API server, leave it room.
+pub(super) fn look_pause(failures: u32) -> Duration {
+    Duration::from_secs(1 << failures.min(5)).min(Duration::from_secs(30))
+}

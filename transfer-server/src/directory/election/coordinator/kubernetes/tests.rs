@@ -245,3 +245,59 @@ fn renewal_over_what_another_host_has_written_is_none() {
     host.begin(Now { instant: now, unix_ms: 5 }, &renew);
     assert_eq!(ask(&mut host, &mut api, now, &renew).0, Answer::Outdated);
 }
+
+#[test]
+fn host_that_takes_the_lead_later_is_not_overwritten_in_the_nodes() {
+    let (mut api, now) = (FakeApi::default(), Instant::now());
+    let [mut host, mut other] = [(); 2].map(|()| Translator::new(LEADER.to_owned(), TTL));
+    for (translator, i) in [(&mut host, 1), (&mut other, 2)] {
+        ask(translator, &mut api, now, &Request::Look);
+        ask(translator, &mut api, now, &Request::Register { me: record(i, 1), lease: 1 });
+    }
+    let claim = |i| Request::Claim { me: Record { leads: true, ..record(i, 1) }, lease: 1, over: 0 };
+    // It has written that it leads, and not yet into the nodes.
+    let time = Now { instant: now, unix_ms: 5 };
+    let Step::Call(get) = host.begin(time, &claim(1)) else { panic!("it reads the nodes") };
+    let reply = api.answer(&get);
+    let Step::Call(lead) = host.answered(time, reply) else { panic!("it takes the lead") };
+    let reply = api.answer(&lead);
+    let Step::Call(nodes) = host.answered(time, reply) else { panic!("it writes the nodes") };
+    api.leases.remove(LEADER);
+    ask(&mut other, &mut api, now, &Request::Look);
+    let later = Now { instant: now, unix_ms: 50 };
+    let Step::Call(mut call) = other.begin(later, &claim(2)) else { panic!("it reads the nodes") };
+    while let Step::Call(next) = {
+        let reply = api.answer(&call);
+        other.answered(later, reply)
+    } {
+        call = next;
+    }
+    let reply = api.answer(&nodes);
+    assert_eq!(reply, Reply::Conflict);
+    let Step::Call(again) = host.answered(time, reply) else { panic!("it reads the nodes again") };
+    let reply = api.answer(&again);
+    assert_eq!(host.answered(time, reply), Step::Answer(Answer::Outdated));
+    assert_eq!(api.leases[NODES].term(), 50);
+}
+
+#[test]
+fn renewal_that_has_changed_nothing_counts_as_none() {
+    let (mut api, now) = (FakeApi::default(), Instant::now());
+    let mut host = Translator::new(LEADER.to_owned(), TTL);
+    ask(&mut host, &mut api, now, &Request::Look);
+    ask(&mut host, &mut api, now, &Request::Register { me: record(1, 1), lease: 1 });
+    let claim = Request::Claim { me: Record { leads: true, ..record(1, 1) }, lease: 1, over: 0 };
+    assert!(matches!(ask(&mut host, &mut api, now, &claim).0, Answer::Claimed { .. }));
+    let time = Now { instant: now, unix_ms: 5 };
+    let Step::Call(Call::Update(sent)) = host.begin(time, &Request::Renew { lease: 1, leads: true }) else {
+        panic!("it renews")
+    };
+    let step = host.answered(time, Reply::Lease(sent));
+    assert!(matches!(&step, Step::Answer(Answer::Failed(why)) if why.contains("changed nothing")), "{step:?}");
+}
+
+#[test]
+fn looks_that_fail_are_further_and_further_apart() {
+    let pauses = [0, 1, 2, 4, 5, 6, u32::MAX].map(|failures| super::look_pause(failures).as_secs());
+    assert_eq!(pauses, [1, 2, 4, 16, 30, 30, 30]);
+}

@@ -162,6 +162,13 @@ impl Translator {
                 return Step::Answer(Answer::Failed("others write the same object all the time".to_owned()));
             }
         }
+        if let (Call::Update(sent), Reply::Lease(lease)) = (&task.last, &reply)
+            && (lease.version == sent.version || lease.name != sent.name)
+        {
+            // As where the time in it is the same: nobody would see that it was renewed.
+            self.forget(&task.last);
+            return Step::Answer(Answer::Failed(format!("writing Lease {} has changed nothing", sent.name)));
+        }
         let is_of_leader = match &task.last {
             Call::Get(name) | Call::Delete(name) => *name == self.directory,
             Call::Create(lease) | Call::Update(lease) => lease.name == self.directory,
@@ -192,6 +199,11 @@ impl Translator {
             }
             (Request::Claim { .. }, _) if is_of_leader => Step::Answer(Answer::Outdated),
             (Request::Claim { me, .. }, reply) => match (reply, &task.last, task.term) {
+                // Another host has taken the lead since.
+                (Reply::Lease(lease), Call::Get(_), Some(term)) if lease.term() >= term => {
+                    (self.leader, self.nodes) = (Known::Unknown, None);
+                    Step::Answer(Answer::Outdated)
+                }
                 (reply @ (Reply::Lease(_) | Reply::NotFound), Call::Get(_), term) => {
                     self.nodes = match reply {
                         Reply::Lease(lease) => Some(lease),
