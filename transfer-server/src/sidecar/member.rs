@@ -104,12 +104,13 @@ impl Member {
             }
             DirectoryPlace::Etcd(members) => {
                 let outlook = Outlook::new(members.to_string());
-                named(Coordinator::Etcd(Etcd::new(members, self.etcd)?), outlook)
+                named(Coordinator::Etcd(Box::new(Etcd::new(members, self.etcd)?)), outlook)
             }
             DirectoryPlace::Kubernetes(lease) => {
                 let outlook = Outlook::new(lease.to_string());
                 let server = self.kubernetes.server(&lease)?;
-                named(Coordinator::Kubernetes(Kubernetes::new(lease, server, &self.kubernetes, takeover)?), outlook)
+                let kubernetes = Kubernetes::new(lease, server, &self.kubernetes, takeover)?;
+                named(Coordinator::Kubernetes(Box::new(kubernetes)), outlook)
             }
         };
         let Identity { node, incarnation, .. } = identity;

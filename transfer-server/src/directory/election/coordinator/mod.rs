@@ -34,8 +34,8 @@ use std::time::Duration;
 /// What says which host leads.
 #[derive(Debug)]
 pub(crate) enum Coordinator {
-    Etcd(Etcd),
-    Kubernetes(Kubernetes),
+    Etcd(Box<Etcd>),
+    Kubernetes(Box<Kubernetes>),
 }
 
 impl Coordinator {
