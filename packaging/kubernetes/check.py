@@ -2,7 +2,8 @@
 
 Also checks that no pod gets the environment variables of Services.
 
-Certificates are files of the pod; here a set is made up for them, so that everything but these paths is checked as it stands.
+Certificates are files of the pod; here a set is made up for them, so that everything but these paths is checked as it stands. So is what a pod
+knows of its cluster: the API server, its authority and a token.
 """
 
 import pathlib
@@ -46,6 +47,18 @@ def certificates(folder):
     )  # fmt: skip
 
 
+def by_leases(text):
+    """As leases.yaml says to change it."""
+    return re.sub(r'static:[^"\s]*', "kubernetes:transfer/transfer-directory", text)
+
+
+def cluster(folder):
+    """What a pod has of its cluster."""
+    token = pathlib.Path(folder, "token")
+    token.write_text("token")
+    return ["--kubernetes-url", "https://192.0.2.1:443", "--kubernetes-ca", f"{folder}/ca.crt", "--kubernetes-token-file", str(token)]
+
+
 def check(transferd, told, where, folder):
     done = subprocess.run([transferd, "--check", *told], capture_output=True, text=True)
     if done.returncode != 0:
@@ -64,13 +77,21 @@ def main(transferd, manifests):
                 file.write_text(text.replace("/etc/transfer/tls", folder))
                 told = ["--config", str(file), "--node", "node", "--advertise", "node.example:7471", "--data-advertise", "192.0.2.1"]
                 check(transferd, told, f"{manifest}: {name}", folder)
+                if (changed := by_leases(file.read_text())) != file.read_text():
+                    file.write_text(changed)
+                    check(transferd, [*told, *cluster(folder)], f"{manifest}: {name} by Leases", folder)
                 checked += 1
             for name, words in command_lines(manifest):
                 told = " ".join(words).replace("/etc/transfer/tls", folder).replace("$(POD_IP)", "192.0.2.1")
                 told = told.replace("$(TRANSFER_NODE)", "node").split()
                 check(transferd, ["--node", "node", *told], f"{manifest}: container {name}", folder)
-    if checked < len(manifests):
-        sys.exit(f"{len(manifests)} manifests have only {checked} configurations")
+                if any("static:" in word for word in told):
+                    told = [by_leases(word) for word in told] + ["--directory-host", *cluster(folder)]
+                    check(transferd, ["--node", "node", *told], f"{manifest}: container {name} by Leases", folder)
+    # leases.yaml has no pods.
+    of_pods = sum(any(pods(manifest)) for manifest in manifests)
+    if not 0 < of_pods <= checked:
+        sys.exit(f"{of_pods} manifests with pods have only {checked} configurations")
 
 
 main(sys.argv[1], sys.argv[2:])

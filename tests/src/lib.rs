@@ -38,6 +38,7 @@ pub mod container;
 pub mod ctl;
 pub mod etcd;
 pub mod http;
+pub mod kubernetes;
 pub mod not_run;
 pub mod order;
 pub mod pattern;

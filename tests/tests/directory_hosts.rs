@@ -3,11 +3,14 @@
 
 #[path = "directory_hosts/by_etcd.rs"]
 mod by_etcd;
+#[path = "directory_hosts/by_kubernetes.rs"]
+mod by_kubernetes;
 #[path = "directory_hosts/chaos.rs"]
 mod chaos;
 
 use std::time::Duration;
 use transfer_tests::ctl::Ctl;
+use transfer_tests::kubernetes::Kubernetes;
 use transfer_tests::port::ReservedPort;
 use transfer_tests::{Change, Etcd, Sidecar, Spec, Worker, poll};
 
@@ -40,14 +43,24 @@ impl Cluster {
         let ports: Vec<_> = (0..3).map(|_| ReservedPort::any()).collect();
         let listens: Vec<_> = ports.iter().map(|port| port.address().to_string()).collect();
         let directory = format!("static:a={},b={},c={}", listens[0], listens[1], listens[2]);
-        Cluster::made(folder, ports, &directory, &[], others, more)
+        Cluster::made(folder, ports, &["--directory", &directory], &[], others, more)
     }
 
     /// As this etcd says.
     fn by_etcd(etcd: &Etcd, others: usize, more: &[&str]) -> Cluster {
+        Cluster::named(&["--directory", &etcd.directory("/cluster")], others, more)
+    }
+
+    /// As the Leases of this name say.
+    fn by_kubernetes(kubernetes: &Kubernetes, name: &str, others: usize, more: &[&str]) -> Cluster {
+        let settings = kubernetes.arguments(name);
+        Cluster::named(&settings.iter().map(String::as_str).collect::<Vec<_>>(), others, more)
+    }
+
+    fn named(directory: &[&str], others: usize, more: &[&str]) -> Cluster {
         let folder = tempfile::Builder::new().prefix("transfer-test-").tempdir().expect("a folder");
         let ports: Vec<_> = (0..3).map(|_| ReservedPort::any()).collect();
-        let cluster = Cluster::made(folder, ports, &etcd.directory("/cluster"), &["--directory-host"], others, more);
+        let cluster = Cluster::made(folder, ports, directory, &["--directory-host"], others, more);
         // They are there before any of them is asked for the others.
         let shows_all = |node: &Sidecar| {
             node.until("it knows all hosts", |s| s.directory.as_ref().is_some_and(|d| d.hosts.len() == 3));
@@ -59,7 +72,7 @@ impl Cluster {
     fn made(
         folder: tempfile::TempDir,
         ports: Vec<ReservedPort>,
-        directory: &str,
+        directory: &[&str],
         of_hosts: &[&str],
         others: usize,
         more: &[&str],
@@ -68,7 +81,8 @@ impl Cluster {
         let listens = listens.into_iter().chain(std::iter::repeat_n("127.0.0.1:0".to_owned(), others));
         let names = ["a", "b", "c", "d", "e"].map(str::to_owned).into_iter().chain((5..).map(|i| format!("n{i}")));
         let nodes = listens.zip(names).enumerate().map(|(i, (listen, name))| {
-            let mut arguments = vec!["--pool-bytes", "4MiB", "--listen", &listen, "--directory", directory];
+            let mut arguments = vec!["--pool-bytes", "4MiB", "--listen", &listen];
+            arguments.extend(directory);
             arguments.extend(of_hosts.iter().filter(|_| i < 3));
             arguments.extend(more);
             Sidecar::start(folder.path(), &name, &arguments)

@@ -2,7 +2,7 @@
 
 use crate::StartError;
 use crate::config::{Config, DirectoryPlace, LoadError, Loaded};
-use crate::directory::Etcd;
+use crate::directory::{Etcd, Kubernetes, Takeover};
 use crate::observe::logging::{self, LogError};
 use crate::security::Prepared;
 use crate::sidecar::{check_required, folder_for_copies};
@@ -35,8 +35,16 @@ pub fn check(loaded: &Loaded) -> Result<Vec<String>, CheckError> {
     let config = loaded.config()?;
     logging::check_filter(&loaded.flags.log.filter)?;
     Prepared::of(&config).map_err(StartError::from)?;
-    if let DirectoryPlace::Etcd(members) = &config.directory {
-        Etcd::new(members.clone(), config.etcd.clone()).map_err(StartError::from)?;
+    match &config.directory {
+        DirectoryPlace::Etcd(members) => {
+            Etcd::new(members.clone(), config.etcd.clone()).map_err(StartError::from)?;
+        }
+        DirectoryPlace::Kubernetes(lease) => {
+            let server = config.kubernetes.server(lease).map_err(StartError::from)?;
+            let takeover = Takeover(config.directory_takeover);
+            Kubernetes::new(lease.clone(), server, &config.kubernetes, takeover).map_err(StartError::from)?;
+        }
+        DirectoryPlace::Embedded | DirectoryPlace::At(_) | DirectoryPlace::Among(_) => {}
     }
     check_required(&config).map_err(StartError::from)?;
     folder_for_copies(&config)?;

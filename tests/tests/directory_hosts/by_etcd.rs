@@ -9,7 +9,7 @@ use transfer_tests::{Authority, Etcd, Sidecar, http, poll};
 
 /// The metric that says whether etcd answers a node.
 fn answers(node: &Sidecar) -> bool {
-    http::get(&node.http(), "/metrics").body.lines().any(|line| line == "transfer_directory_etcd_answers 1")
+    http::get(&node.http(), "/metrics").body.lines().any(|line| line == "transfer_directory_coordinator_answers 1")
 }
 
 /// What `transferctl doctor` says of the directory.
@@ -192,7 +192,7 @@ fn etcd_is_asked_over_tls_and_with_a_password() {
     let node = Sidecar::start(folder.path(), "a", &[&common[..], &tls, &user].concat());
     let says = |words: &'static [&'static str]| {
         move |s: &transfer_tests::status::Seen| {
-            s.directory.as_ref().is_some_and(|d| words.iter().all(|word| d.etcd_why_not.contains(word)))
+            s.directory.as_ref().is_some_and(|d| words.iter().all(|word| d.coordinator_why_not.contains(word)))
         }
     };
     node.until("it says that the password is wrong", says(&["\"transfer\"", "log in", "password"]));
@@ -213,9 +213,11 @@ fn etcd_is_asked_over_tls_and_with_a_password() {
     node.until("it leads", |s| s.directory.as_ref().is_some_and(|d| d.attached && d.hosted_here));
     // A member that is started again has forgotten whom it has let in.
     etcd.kill(0);
-    node.until("etcd does not answer", |s| s.directory.as_ref().is_some_and(|d| !d.etcd_why_not.is_empty()));
+    node.until("etcd does not answer", |s| s.directory.as_ref().is_some_and(|d| !d.coordinator_why_not.is_empty()));
     etcd.restart(0);
-    node.until("it leads again", |s| s.directory.as_ref().is_some_and(|d| d.attached && d.etcd_why_not.is_empty()));
+    node.until("it leads again", |s| {
+        s.directory.as_ref().is_some_and(|d| d.attached && d.coordinator_why_not.is_empty())
+    });
     // A node without a certificate, and one that expects another authority.
     let other = Authority::new(folder.path(), "other");
     let other = other.identity(&["nobody"]).ca;
@@ -229,7 +231,9 @@ fn etcd_is_asked_over_tls_and_with_a_password() {
         let common = ["--pool-bytes", "4MiB", "--listen", "127.0.0.1:0", "--directory", directory, "--directory-host"];
         let node = Sidecar::start(folder.path(), name, &[&common[..], &tls, &user].concat());
         node.until("it says why not", |s| {
-            s.directory.as_ref().is_some_and(|d| d.etcd_why_not.to_lowercase().contains("certificate") && !d.attached)
+            s.directory
+                .as_ref()
+                .is_some_and(|d| d.coordinator_why_not.to_lowercase().contains("certificate") && !d.attached)
         });
     }
 }

@@ -96,7 +96,7 @@ fn counts(directory: &DirectoryState) -> String {
 
 fn as_table(directory: &DirectoryState) -> String {
     let mut text = String::new();
-    if directory.hosts.is_empty() && directory.etcd.is_empty() {
+    if directory.hosts.is_empty() && directory.coordinator.is_empty() {
         text.push_str(&format!("{}\n", printable(as_line(directory))));
         return text;
     }
@@ -109,10 +109,10 @@ fn as_table(directory: &DirectoryState) -> String {
         text.push_str(&table.to_string());
     }
     let mut line = |words: String| text.push_str(&format!("{}\n", printable(words)));
-    match (directory.etcd.as_str(), directory.etcd_why_not.as_str()) {
+    match (directory.coordinator.as_str(), directory.coordinator_why_not.as_str()) {
         ("", _) => {}
-        (etcd, "") => line(format!("as {etcd} says")),
-        (etcd, why_not) => line(format!("{etcd} does NOT answer: {why_not}")),
+        (coordinator, "") => line(format!("as {coordinator} says")),
+        (coordinator, why_not) => line(format!("{coordinator} does NOT answer: {why_not}")),
     }
     if directory.leader.is_empty() {
         line("no host leads, as far as this node knows".to_owned());

@@ -79,7 +79,7 @@ impl AdminState {
                 directory.why_not
             ));
         }
-        if let Some((location, Some(why_not))) = self.directory.etcd() {
+        if let Some((location, Some(why_not))) = self.directory.coordinator() {
             reasons.push(format!(
                 "{location} does not answer, so no other host can lead the directory if the one that does ends: {why_not}"
             ));
@@ -188,8 +188,8 @@ fn directory_state(directory: &DirectoryClient) -> v1::DirectoryState {
         None if state.attached => shown.leader = directory.host().map(|host| host.to_string()).unwrap_or_default(),
         None => {}
     }
-    if let Some((location, why_not)) = directory.etcd() {
-        (shown.etcd, shown.etcd_why_not) = (location.to_owned(), why_not.unwrap_or_default());
+    if let Some((location, why_not)) = directory.coordinator() {
+        (shown.coordinator, shown.coordinator_why_not) = (location.to_owned(), why_not.unwrap_or_default());
     }
     if let Place::Local(hosted) = place {
         let counts = hosted.counts();

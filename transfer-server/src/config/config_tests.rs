@@ -302,7 +302,7 @@ fn etcd_is_named_by_its_members_and_a_prefix() {
             (&members.urls[..], &*members.prefix),
             (&urls.iter().map(|u| (*u).to_owned()).collect::<Vec<_>>()[..], prefix)
         );
-        assert!(config.etcd.directory_host);
+        assert!(config.directory_host);
     }
     with("etcd:https://e1:2379/p", "--etcd-ca a --etcd-cert c --etcd-key k --etcd-user u --etcd-password-file f")
         .unwrap();
@@ -328,4 +328,49 @@ fn etcd_is_named_by_its_members_and_a_prefix() {
     }
     let text = parse("--directory etcd:http://e1:1").unwrap_err().to_string();
     assert!(text.contains("--listen IP:PORT") && text.contains("etcd:http://e1:1/transfer"), "{text}");
+}
+
+#[test]
+fn kubernetes_is_named_by_a_namespace_and_a_name() {
+    let with = |directory: &str, more: &str| parse(&format!("--listen 127.0.0.1:0 --directory {directory} {more}"));
+    let config =
+        with("kubernetes:training/transfer.a-1", "--kubernetes-url https://[::1]:6443/ --directory-host").unwrap();
+    let DirectoryPlace::Kubernetes(lease) = &config.directory else { panic!("{config:?}") };
+    assert_eq!((&*lease.namespace, &*lease.name, config.directory_host), ("training", "transfer.a-1", true));
+    assert_eq!(config.kubernetes.server(lease).unwrap(), ("[::1]".to_owned(), 6443));
+    assert!(config.kubernetes.token_file().ends_with("serviceaccount/token"));
+    let url = "--kubernetes-url https://k:6443";
+    for (directory, more, words) in [
+        ("kubernetes:a/b/c", url, &["\"b/c\"", "NAMESPACE/NAME"][..]),
+        ("kubernetes:a/", url, &["name \"\"", "1 to 63"]),
+        ("kubernetes:a.b/c", url, &["namespace \"a.b\""]),
+        ("kubernetes:a/B", url, &["\"B\"", "small letters"]),
+        ("kubernetes:a/-b", url, &["\"-b\""]),
+        ("kubernetes:a/b", "--kubernetes-url http://k:6443", &["https://HOST:PORT", "http://k:6443"]),
+        ("kubernetes:a/b", "--kubernetes-url https://k", &["https://HOST:PORT", "https://k"]),
+        ("kubernetes:a/b", "--kubernetes-url https://k:1 --etcd-user u", &["--etcd-user", "--directory etcd:"]),
+        ("etcd:http://e1:1", "--kubernetes-ca c", &["--kubernetes-ca", "kubernetes:NAMESPACE/NAME"]),
+        ("embedded", "--directory-host", &["--directory-host", "etcd:", "kubernetes:"]),
+    ] {
+        let text = with(directory, more).unwrap_err().to_string();
+        assert!(words.iter().all(|word| text.contains(word)), "{directory} {more}: {text}");
+    }
+    // In a pod, and elsewhere.
+    let folder = tempfile::tempdir().unwrap();
+    let parse_in = || KubernetesLease::parse_in("kubernetes:c", "c", folder.path());
+    let text = parse_in().unwrap_err().to_string();
+    assert!(text.contains("namespace") && text.contains("kubernetes:NAMESPACE/NAME"), "{text}");
+    std::fs::write(folder.path().join("namespace"), "training\n").unwrap();
+    let lease = parse_in().unwrap();
+    assert_eq!(lease.to_string(), "kubernetes:training/c");
+    let of_pod =
+        |host: &'static str| move |name: &str| Some(if name.ends_with("PORT") { "443" } else { host }.to_owned());
+    let server = |host| KubernetesConfig::default().server_in(&lease, of_pod(host)).unwrap();
+    assert_eq!([server("10.0.0.1"), server("fd00::1")], [("10.0.0.1".to_owned(), 443), ("[fd00::1]".to_owned(), 443)]);
+    let text = KubernetesConfig::default().server_in(&lease, |_| None).unwrap_err().to_string();
+    assert!(text.contains("--kubernetes-url") && text.contains("KUBERNETES_SERVICE_HOST"), "{text}");
+    let long = with(&format!("kubernetes:a/{}", "b".repeat(64)), url).unwrap_err().to_string();
+    assert!(long.contains("1 to 63"), "{long}");
+    let text = parse(&format!("--directory kubernetes:a/b {url}")).unwrap_err().to_string();
+    assert!(text.contains("--listen IP:PORT") && text.contains("kubernetes:a/b"), "{text}");
 }

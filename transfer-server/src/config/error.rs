@@ -132,6 +132,27 @@ pub enum ConfigError {
         /// What is wrong.
         wrong: String,
     },
+    /// `--directory` names a Lease object of Kubernetes, and not as it should.
+    #[error(
+        "--directory {value:?}: {wrong}; a directory whose hosts are in Kubernetes is kubernetes:NAMESPACE/NAME, or kubernetes:NAME in a pod"
+    )]
+    DirectoryKubernetes {
+        /// The value.
+        value: String,
+        /// What is wrong.
+        wrong: String,
+    },
+    /// A setting of Kubernetes without it.
+    #[error("{flag} is about the API server of --directory kubernetes:NAMESPACE/NAME, and --directory names none")]
+    NoKubernetes {
+        /// The flag.
+        flag: &'static str,
+    },
+    /// `--directory-host` where nothing outside of the hosts says which leads.
+    #[error(
+        "--directory-host needs --directory etcd:https://HOST:PORT,... or kubernetes:NAMESPACE/NAME; \"embedded\" is a host by itself, and static: lists them"
+    )]
+    NoCoordinator,
     /// A setting of etcd without one.
     #[error("{flag} is about the etcd of --directory etcd:https://HOST:PORT,..., and --directory names none")]
     NoEtcd {

@@ -11,10 +11,6 @@ const DEFAULT_PREFIX: &str = "/transfer";
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 #[command(next_help_heading = "The directory by etcd")]
 pub struct EtcdConfig {
-    /// With --directory etcd:, this node may lead the directory. Two or three nodes of a cluster do it; one of them leads
-    #[arg(long, env = "TRANSFER_DIRECTORY_HOST")]
-    pub directory_host: bool,
-
     /// The certificates of the authorities that have signed those of etcd's members; needed for https://
     #[arg(id = "etcd_ca", long = "etcd-ca", env = "TRANSFER_ETCD_CA", value_name = "PATH")]
     pub ca: Option<PathBuf>,
@@ -103,7 +99,6 @@ impl EtcdConfig {
             ("--etcd-key", self.key.is_some()),
             ("--etcd-user", self.user.is_some()),
             ("--etcd-password-file", self.password_file.is_some()),
-            ("--directory-host", self.directory_host),
         ];
         let Some(members) = members else {
             return match given.into_iter().find(|(_, given)| *given) {

@@ -2,8 +2,8 @@
 
 use super::{
     Config, ConfigError, CopyConfig, DEFAULT_BOARD_ENTRIES, DEFAULT_MAX_ARENA, DEFAULT_POOL, DEFAULT_TCP_RAILS,
-    DirectoryPlace, EtcdConfig, EtcdMembers, FabricsConfig, LimitsConfig, Locking, MIN_SIZE, Poll, SecurityConfig,
-    Size, SourceFlags, SpillConfig, TenantsConfig, default_pinned_limit, group_limit,
+    DirectoryPlace, EtcdConfig, EtcdMembers, FabricsConfig, KubernetesConfig, KubernetesLease, LimitsConfig, Locking,
+    MIN_SIZE, Poll, SecurityConfig, Size, SourceFlags, SpillConfig, TenantsConfig, default_pinned_limit, group_limit,
 };
 use crate::observe::WatchConfig;
 use crate::observe::logging::LogFlags;
@@ -58,11 +58,12 @@ pub struct Flags {
     /// "embedded" hosts the directory here; otherwise the URL of the node that hosts it: https://HOST:PORT with
     /// certificates, http://HOST:PORT without; or static:NODE=HOST:PORT,..., 3 or 5 nodes of which one leads, and another
     /// takes over if it dies, and all are given the same list; or etcd:https://HOST:PORT,...[/PREFIX], the members of an etcd
-    /// that says which of the nodes with --directory-host leads, under keys that begin with PREFIX, /transfer by default
+    /// that says which of the nodes with --directory-host leads, under keys that begin with PREFIX, /transfer by default; or
+    /// kubernetes:NAMESPACE/NAME, where Lease objects of Kubernetes say it, and in a pod kubernetes:NAME
     #[arg(
         long,
         env = "TRANSFER_DIRECTORY",
-        value_name = "embedded|URL|static:NODE=HOST:PORT,...|etcd:URL,...",
+        value_name = "embedded|URL|static:NODE=HOST:PORT,...|etcd:URL,...|kubernetes:NAMESPACE/NAME",
         default_value = "embedded"
     )]
     pub directory: String,
@@ -72,6 +73,11 @@ pub struct Flags {
     #[arg(long, env = "TRANSFER_DIRECTORY_TAKEOVER", value_name = "TIME", default_value = "5s",
         value_parser = transfer_terminal::units::duration)]
     pub directory_takeover: Duration,
+
+    /// With --directory etcd: or kubernetes:, this node may lead the directory. Two or three nodes of a cluster do it; one of
+    /// them leads
+    #[arg(long, env = "TRANSFER_DIRECTORY_HOST")]
+    pub directory_host: bool,
 
     /// Take this node's name from another living sidecar, once, at the start. With certificates, this one's certificate
     /// must have that name, as always. Without this flag the other sidecar keeps the name as long as it answers
@@ -142,6 +148,10 @@ pub struct Flags {
     #[command(flatten)]
     pub etcd: EtcdConfig,
 
+    /// The directory by Kubernetes.
+    #[command(flatten)]
+    pub kubernetes: KubernetesConfig,
+
     /// Files that other nodes copy here.
     #[command(flatten)]
     pub copies: CopyConfig,
@@ -192,9 +202,10 @@ impl Flags {
         let node = Name::new(&value).map_err(|source| ConfigError::Node { value, source })?;
         let directory = match self.directory.as_str() {
             "embedded" => DirectoryPlace::Embedded,
-            text => match (text.strip_prefix("static:"), text.strip_prefix("etcd:")) {
-                (Some(hosts), _) => DirectoryPlace::Among(directory_hosts(text, hosts)?),
-                (_, Some(members)) => DirectoryPlace::Etcd(EtcdMembers::parse(text, members)?),
+            text => match text.split_once(':') {
+                Some(("static", hosts)) => DirectoryPlace::Among(directory_hosts(text, hosts)?),
+                Some(("etcd", members)) => DirectoryPlace::Etcd(EtcdMembers::parse(text, members)?),
+                Some(("kubernetes", lease)) => DirectoryPlace::Kubernetes(KubernetesLease::parse(text, lease)?),
                 _ => DirectoryPlace::At(text.to_owned()),
             },
         };
@@ -220,7 +231,9 @@ impl Flags {
             tcp_rails: self.tcp_rails,
             directory,
             directory_takeover: self.directory_takeover,
+            directory_host: self.directory_host,
             etcd: self.etcd,
+            kubernetes: self.kubernetes,
             replace: self.replace,
             pool_bytes: self.pool_bytes.unwrap_or(DEFAULT_POOL.min(Size(default_limit.0 / 4)).max(MIN_SIZE)),
             max_arena_bytes,

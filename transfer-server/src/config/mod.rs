@@ -9,6 +9,7 @@ mod fabrics;
 mod file;
 mod flags;
 mod in_process;
+mod kubernetes;
 mod limits;
 mod security;
 mod size;
@@ -25,6 +26,7 @@ pub use flags::Flags;
 pub(crate) use flags::address;
 pub use in_process::SettingError;
 pub(crate) use in_process::in_process;
+pub use kubernetes::{KubernetesConfig, KubernetesLease};
 pub use limits::{AllLimits, DirectoryLimits, Limit, LimitsConfig, NotALimit, SessionLimits};
 pub use security::{NamePattern, NotAPattern, SecurityConfig};
 pub use size::Size;
@@ -110,6 +112,8 @@ pub enum DirectoryPlace {
     Among(Vec<(Name, String)>),
     /// That of the nodes with `--directory-host` which leads, as this etcd says.
     Etcd(EtcdMembers),
+    /// The same, as a Lease object of Kubernetes says.
+    Kubernetes(KubernetesLease),
 }
 
 /// A sidecar's configuration. [`Flags`] documents each field.
@@ -137,8 +141,12 @@ pub struct Config {
     pub directory: DirectoryPlace,
     /// With several hosts: the time after which another one leads if one has died.
     pub directory_takeover: Duration,
-    /// With an etcd: how it is reached, and whether this node may lead.
+    /// With an etcd or Kubernetes: whether this node may lead.
+    pub directory_host: bool,
+    /// With an etcd: how it is reached.
     pub etcd: EtcdConfig,
+    /// With Kubernetes: how it is reached.
+    pub kubernetes: KubernetesConfig,
     /// Whether to take the name from another live sidecar.
     pub replace: bool,
     /// The size of each landing pool.
@@ -191,7 +199,9 @@ impl Config {
             tcp_rails: DEFAULT_TCP_RAILS,
             directory: DirectoryPlace::Embedded,
             directory_takeover: DEFAULT_TAKEOVER,
+            directory_host: false,
             etcd: EtcdConfig::default(),
+            kubernetes: KubernetesConfig::default(),
             replace: false,
             pool_bytes: Size(64 << 20).min(Size(pinned_limit.0 / 4)).max(MIN_SIZE),
             max_arena_bytes: DEFAULT_MAX_ARENA.min(pinned_limit),
@@ -302,11 +312,16 @@ impl Config {
         if !TAKEOVERS.contains(&self.directory_takeover) {
             return Err(ConfigError::Takeover { value: self.directory_takeover });
         }
-        let members = match &self.directory {
-            DirectoryPlace::Etcd(members) => Some(members),
-            _ => None,
+        let (members, lease) = match &self.directory {
+            DirectoryPlace::Etcd(members) => (Some(members), None),
+            DirectoryPlace::Kubernetes(lease) => (None, Some(lease)),
+            _ => (None, None),
         };
         self.etcd.check(members)?;
+        self.kubernetes.check(lease)?;
+        if self.directory_host && members.is_none() && lease.is_none() {
+            return Err(ConfigError::NoCoordinator);
+        }
         let url = match &self.directory {
             DirectoryPlace::Embedded => return Ok(()),
             DirectoryPlace::Among(hosts) => {
@@ -319,6 +334,12 @@ impl Config {
             DirectoryPlace::Etcd(members) => {
                 return match self.listen {
                     None => Err(ConfigError::NoListener { value: members.to_string() }),
+                    Some(_) => Ok(()),
+                };
+            }
+            DirectoryPlace::Kubernetes(lease) => {
+                return match self.listen {
+                    None => Err(ConfigError::NoListener { value: lease.to_string() }),
                     Some(_) => Ok(()),
                 };
             }

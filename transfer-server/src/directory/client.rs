@@ -140,8 +140,8 @@ impl DirectoryClient {
         self.places.are_several()
     }
 
-    /// Returns where the etcd is that says which host leads, and why it does not answer, if there is one.
-    pub(crate) fn etcd(&self) -> Option<(&str, Option<String>)> {
+    /// Returns what says which host leads, as in `--directory`, and why it does not answer, if it is an etcd or Kubernetes.
+    pub(crate) fn coordinator(&self) -> Option<(&str, Option<String>)> {
         self.places.outlook().map(|outlook| (outlook.location(), outlook.why_not()))
     }
 

@@ -1,7 +1,7 @@
 //! A directory that is one of several hosts: what its election does with it.
 
 use super::connection::Place;
-use super::election::etcd::{Claimant, Etcd, Outlook, Record};
+use super::election::coordinator::{Claimant, Coordinator, Outlook, Record};
 use super::election::{Ballot, Campaign, Candidate, Effect, Members, Purpose, Takeover, Vote};
 use super::host::{Detached, Directory, SILENCE_LIMIT, State, put};
 use super::item::Answer;
@@ -42,15 +42,15 @@ pub(super) struct Election {
 enum Promises {
     /// More than half of these hosts.
     Ballots { hosts: Vec<Name>, campaign: Mutex<Campaign> },
-    /// An etcd.
-    Etcd(Mutex<Claimant>),
+    /// An etcd, or Kubernetes.
+    Coordinator(Mutex<Claimant>),
 }
 
 impl Promises {
     fn hosts(&self) -> Vec<Name> {
         match self {
             Promises::Ballots { hosts, .. } => hosts.clone(),
-            Promises::Etcd(claimant) => claimant.lock().hosts().cloned().collect(),
+            Promises::Coordinator(claimant) => claimant.lock().hosts().cloned().collect(),
         }
     }
 
@@ -58,21 +58,21 @@ impl Promises {
     fn leader(&self) -> Option<Name> {
         match self {
             Promises::Ballots { campaign, .. } => campaign.lock().leader(Instant::now()).cloned(),
-            Promises::Etcd(claimant) => claimant.lock().leader().cloned(),
+            Promises::Coordinator(claimant) => claimant.lock().leader().cloned(),
         }
     }
 
     fn term(&self) -> u64 {
         match self {
             Promises::Ballots { campaign, .. } => campaign.lock().term(),
-            Promises::Etcd(claimant) => claimant.lock().term(),
+            Promises::Coordinator(claimant) => claimant.lock().term(),
         }
     }
 
     fn give_up(&self, heir: Option<Name>) {
         match self {
             Promises::Ballots { campaign, .. } => campaign.lock().give_up(heir),
-            Promises::Etcd(claimant) => claimant.lock().give_up(heir),
+            Promises::Coordinator(claimant) => claimant.lock().give_up(heir),
         }
     }
 }
@@ -93,7 +93,7 @@ pub(crate) struct ElectionState {
 pub(crate) enum HandOverError {
     #[error(
         "the directory has one host only, so there is none to which it could move: --directory static:NODE=HOST:PORT,... names several, \
-         and with --directory etcd:URL,... each node with --directory-host is one"
+         and with --directory etcd:URL,... or kubernetes:NAMESPACE/NAME each node with --directory-host is one"
     )]
     OnlyHost,
     #[error("node {node:?} is none of the directory's hosts, which are {}", names(hosts))]
@@ -162,11 +162,11 @@ impl Directory {
         Directory::elected(host, promises, takeover, local, tenants)
     }
 
-    /// Makes one of several hosts, which stands by until etcd says that it leads. Promises last for whole seconds.
-    pub(crate) fn by_etcd(me: Record, takeover: Takeover, local: Arc<str>, tenants: Tenants) -> Directory {
+    /// Makes one of several hosts, which stands by until a coordinator says that it leads. Promises last for whole seconds.
+    pub(crate) fn by_coordinator(me: Record, takeover: Takeover, local: Arc<str>, tenants: Tenants) -> Directory {
         let host = me.node.clone();
         let claimant = Mutex::new(Claimant::new(Instant::now(), me, takeover.lease()));
-        Directory::elected(host, Promises::Etcd(claimant), takeover, local, tenants)
+        Directory::elected(host, Promises::Coordinator(claimant), takeover, local, tenants)
     }
 
     fn elected(host: Name, promises: Promises, takeover: Takeover, local: Arc<str>, tenants: Tenants) -> Directory {
@@ -175,9 +175,9 @@ impl Directory {
         Directory::made(host, local, tenants, SILENCE_LIMIT, Some(election))
     }
 
-    /// Starts to ask etcd, on the current runtime.
-    pub(crate) fn stand_in_etcd(&self, etcd: Etcd, outlook: Outlook) {
-        tokio::spawn(super::election::etcd::run(self.clone(), etcd, outlook));
+    /// Starts to ask the coordinator, on the current runtime.
+    pub(crate) fn stand_at(&self, coordinator: Coordinator, outlook: Outlook) {
+        tokio::spawn(super::election::coordinator::run(self.clone(), coordinator, outlook));
     }
 
     /// Starts the election, on the current runtime. `hosts` are all hosts.
@@ -302,14 +302,14 @@ impl Directory {
     pub(super) fn campaign<T>(&self, what: impl FnOnce(&mut Campaign) -> T) -> Option<T> {
         match &self.0.election.as_ref()?.promises {
             Promises::Ballots { campaign, .. } => Some(what(&mut campaign.lock())),
-            Promises::Etcd(_) => None,
+            Promises::Coordinator(_) => None,
         }
     }
 
-    /// Lends what this host does in etcd, if that says who leads.
+    /// Lends what this host does at the coordinator, if one says who leads.
     pub(super) fn claimant<T>(&self, what: impl FnOnce(&mut Claimant) -> T) -> Option<T> {
         match &self.0.election.as_ref()?.promises {
-            Promises::Etcd(claimant) => Some(what(&mut claimant.lock())),
+            Promises::Coordinator(claimant) => Some(what(&mut claimant.lock())),
             Promises::Ballots { .. } => None,
         }
     }
@@ -330,7 +330,7 @@ impl Directory {
         let Some(election) = &self.0.election else { return };
         let leads = match &election.promises {
             Promises::Ballots { campaign, .. } => campaign.lock().leads(Instant::now()).cloned(),
-            Promises::Etcd(claimant) => claimant.lock().leader().cloned(),
+            Promises::Coordinator(claimant) => claimant.lock().leader().cloned(),
         };
         election.leads.send_if_modified(|known| {
             let is_other = leads.is_some() && *known != leads;
@@ -348,9 +348,9 @@ impl Directory {
         }
     }
 
-    /// Waits, after [`Directory::close`], until etcd knows that this host has ended, if it says who leads.
+    /// Waits, after [`Directory::close`], until the coordinator knows that this host has ended, if one says who leads.
     pub(crate) async fn ended(&self) {
-        if let Some(election) = self.0.election.as_ref().filter(|e| matches!(e.promises, Promises::Etcd(_))) {
+        if let Some(election) = self.0.election.as_ref().filter(|e| matches!(e.promises, Promises::Coordinator(_))) {
             // The sender lives as long as this.
             let _ = election.is_over.subscribe().wait_for(|is_over| *is_over).await;
         }

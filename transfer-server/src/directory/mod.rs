@@ -1,6 +1,6 @@
 //! The directory: which node owns a key, and where a worker is.
 //!
-//! One sidecar of a cluster hosts the directory in memory, or one of several that are elected or named by etcd. Every node, the host included, attaches to it and
+//! One sidecar of a cluster hosts the directory in memory, or one of several that are elected, or named by etcd or Kubernetes. Every node, the host included, attaches to it and
 //! exchanges the same items; the host does so without gRPC. An entry lives as long as the attachment of its node.
 //!
 //! | file | idea |
@@ -33,7 +33,7 @@ mod standing;
 pub(crate) use client::{DirectoryClient, DirectoryState};
 pub(crate) use connection::{Place, Reached};
 pub use convert::BadItem;
-pub(crate) use election::etcd::{Etcd, Outlook, Record};
+pub(crate) use election::coordinator::{Coordinator, Etcd, Kubernetes, Outlook, Record};
 pub(crate) use election::{Candidate, Takeover};
 pub use host::{Attachment, Detached, Directory, MAX_BATCH};
 pub use item::{Answer, Hello, KeyAt, NodeAt, NodeItem};

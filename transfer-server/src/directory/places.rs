@@ -2,7 +2,7 @@
 
 use super::connection::Place;
 use super::election::Takeover;
-use super::election::etcd::{Etcd, Outlook, watch};
+use super::election::coordinator::{Coordinator, Outlook, watch};
 use super::host::Directory;
 use crate::security::Security;
 use parking_lot::Mutex;
@@ -26,12 +26,12 @@ pub(crate) struct Places {
 enum Hosts {
     /// The names are those of several hosts.
     Listed { all: Arc<[(Option<Name>, Place)]>, at: Arc<AtomicUsize> },
-    /// An etcd says which host leads.
-    Etcd(Arc<EtcdHosts>),
+    /// A coordinator says which host leads: an etcd, or Kubernetes.
+    Named(Arc<NamedHosts>),
 }
 
 #[derive(Debug)]
-struct EtcdHosts {
+struct NamedHosts {
     outlook: Outlook,
     security: Security,
     /// If this node is one of the hosts.
@@ -54,27 +54,27 @@ impl Places {
         Places { hosts: Hosts::Listed { all, at: Arc::default() }, takeover }
     }
 
-    /// The hosts of which an etcd says which leads, and starts to ask it on the current runtime. `hosted`: this node is one of them.
-    pub(crate) fn by_etcd(
-        etcd: Etcd,
+    /// The hosts of which a coordinator says which leads, and starts to ask it on the current runtime. `hosted`: this node is one of them.
+    pub(crate) fn by_coordinator(
+        coordinator: Coordinator,
         outlook: Outlook,
         hosted: Option<Directory>,
         security: Security,
         takeover: Takeover,
     ) -> Places {
         match &hosted {
-            Some(hosted) => hosted.stand_in_etcd(etcd, outlook.clone()),
-            None => drop(tokio::spawn(watch(etcd, outlook.clone(), takeover.0))),
+            Some(hosted) => hosted.stand_at(coordinator, outlook.clone()),
+            None => drop(tokio::spawn(watch(coordinator, outlook.clone(), takeover))),
         }
         let present = Mutex::new((None, Place::Unknown(outlook.location().into()), 0));
-        Places { hosts: Hosts::Etcd(Arc::new(EtcdHosts { outlook, security, hosted, present })), takeover }
+        Places { hosts: Hosts::Named(Arc::new(NamedHosts { outlook, security, hosted, present })), takeover }
     }
 
     /// Where this node is attached, or tries to attach.
     pub(crate) fn present(&self) -> Place {
         match &self.hosts {
             Hosts::Listed { all, at } => all[at.load(Ordering::Relaxed) % all.len()].1.clone(),
-            Hosts::Etcd(hosts) => hosts.present.lock().1.clone(),
+            Hosts::Named(hosts) => hosts.present.lock().1.clone(),
         }
     }
 
@@ -82,7 +82,7 @@ impl Places {
     pub(super) fn present_name(&self) -> Option<Name> {
         match &self.hosts {
             Hosts::Listed { all, at } => all[at.load(Ordering::Relaxed) % all.len()].0.clone(),
-            Hosts::Etcd(hosts) => hosts.present.lock().0.clone(),
+            Hosts::Named(hosts) => hosts.present.lock().0.clone(),
         }
     }
 
@@ -93,7 +93,7 @@ impl Places {
     pub(super) async fn look(&self, silent: Option<(u64, Duration)>) -> Result<Place, String> {
         let hosts = match &self.hosts {
             Hosts::Listed { .. } => return Ok(self.present()),
-            Hosts::Etcd(hosts) => hosts,
+            Hosts::Named(hosts) => hosts,
         };
         let (leader, term) = hosts.outlook.look().await?;
         if silent.is_some_and(|(silent, since)| silent == term && since < self.takeover.0) {
@@ -104,7 +104,8 @@ impl Places {
             _ => {
                 let scheme = if hosts.security.has_tls() { "https" } else { "http" };
                 let place = Place::there(&format!("{scheme}://{}", leader.address), hosts.security.clone());
-                place.map_err(|e| format!("host {:?} is at {:?} as etcd says: {e}", leader.node, leader.address))?
+                place
+                    .map_err(|e| format!("host {:?} is at {:?} as it says itself: {e}", leader.node, leader.address))?
             }
         };
         *hosts.present.lock() = (Some(leader.node), place.clone(), term);
@@ -114,7 +115,7 @@ impl Places {
     /// Goes to the host that leads, or to the next one. Returns whether all have been tried. For a while it does not go to the one
     /// that has fallen silent, so long ago: that may take a connection, and answer nothing while another host takes over.
     pub(super) fn go_on(&self, leader: Option<&Name>, silent: Option<(u64, Duration)>) -> bool {
-        // An etcd is asked each time.
+        // A coordinator is asked each time.
         let Hosts::Listed { all, at: place } = &self.hosts else { return true };
         let at = place.load(Ordering::Relaxed);
         let avoided = |host, time| silent.is_some_and(|(silent, since)| silent == host as u64 && since < time);
@@ -132,7 +133,7 @@ impl Places {
     pub(super) fn at(&self) -> u64 {
         match &self.hosts {
             Hosts::Listed { at, .. } => at.load(Ordering::Relaxed) as u64,
-            Hosts::Etcd(hosts) => hosts.present.lock().2,
+            Hosts::Named(hosts) => hosts.present.lock().2,
         }
     }
 
@@ -142,7 +143,7 @@ impl Places {
             Hosts::Listed { all, .. } => {
                 all.iter().filter_map(|(name, place)| Some((name.clone()?, place.describe()))).collect()
             }
-            Hosts::Etcd(hosts) => {
+            Hosts::Named(hosts) => {
                 let scheme = if hosts.security.has_tls() { "https" } else { "http" };
                 let here = hosts.hosted.as_ref().map(Directory::host);
                 let location = |node: &Name, address| match here == Some(node) {
@@ -161,22 +162,22 @@ impl Places {
                 Place::Local(hosted) => Some(hosted),
                 Place::Remote(_) | Place::Unknown(_) => None,
             }),
-            Hosts::Etcd(hosts) => hosts.hosted.as_ref(),
+            Hosts::Named(hosts) => hosts.hosted.as_ref(),
         }
     }
 
-    /// What this node reads in etcd, if that says who leads.
+    /// What this node reads at the coordinator, if one says who leads.
     pub(crate) fn outlook(&self) -> Option<&Outlook> {
         match &self.hosts {
             Hosts::Listed { .. } => None,
-            Hosts::Etcd(hosts) => Some(&hosts.outlook),
+            Hosts::Named(hosts) => Some(&hosts.outlook),
         }
     }
 
     pub(super) fn are_several(&self) -> bool {
         match &self.hosts {
             Hosts::Listed { all, .. } => all.len() > 1,
-            Hosts::Etcd(_) => true,
+            Hosts::Named(_) => true,
         }
     }
 

@@ -44,10 +44,9 @@ fn of_sidecar(f: &mut Families, watched: &Observer, look: &Observation) {
     f.level("transfer_directory_attached", what, look.directory.attached.into());
     let what = "The number of times that this node has attached to the directory.";
     f.count("transfer_directory_attachments_total", what, look.directory.attachments);
-    if let Some(why_not) = &look.etcd {
-        let what =
-            "1 while the etcd of --directory answers this node, else 0: then no other host can lead the directory.";
-        f.level("transfer_directory_etcd_answers", what, why_not.is_none().into());
+    if let Some(why_not) = &look.coordinator {
+        let what = "1 while the etcd or the Kubernetes of --directory answers this node, else 0: then no other host can lead the directory.";
+        f.level("transfer_directory_coordinator_answers", what, why_not.is_none().into());
     }
     if let Some(Counts { keys, workers, nodes, watches, .. }) = look.hosted {
         let kinds = [("key", keys), ("worker", workers), ("node", nodes), ("watch", watches)];

@@ -95,8 +95,8 @@ pub(crate) struct Observation {
     pub(crate) pinned: u64,
     pub(crate) pinned_limit: u64,
     pub(crate) directory: DirectoryState,
-    /// If an etcd says which host leads: why it does not answer, if it does not.
-    pub(crate) etcd: Option<Option<String>>,
+    /// If an etcd or Kubernetes says which host leads: why it does not answer, if it does not.
+    pub(crate) coordinator: Option<Option<String>>,
     /// The directory's counts, if it is hosted here.
     pub(crate) hosted: Option<Counts>,
     /// The number of sessions that were refused at a limit.
@@ -148,7 +148,7 @@ impl Observer {
             pinned: budget.used(),
             pinned_limit: budget.limit(),
             directory: directory.state(),
-            etcd: directory.etcd().map(|(_, why_not)| why_not),
+            coordinator: directory.coordinator().map(|(_, why_not)| why_not),
             hosted,
             sessions_refused: sessions.refused_for_number(),
             log_lines_dropped: LogControl::installed().map_or(0, LogControl::dropped),

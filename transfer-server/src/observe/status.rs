@@ -88,8 +88,8 @@ struct Directory {
     place: String,
     attached: bool,
     why_not: String,
-    /// The reason why the etcd of `--directory` does not answer.
-    etcd_why_not: Option<String>,
+    /// The reason why the etcd or the Kubernetes of `--directory` does not answer.
+    coordinator_why_not: Option<String>,
     keys: Option<u64>,
     workers: Option<u64>,
     nodes: Option<u64>,
@@ -217,7 +217,7 @@ pub(super) fn of(watched: &Observer, look: &Observation, lists: &Lists) -> Statu
             place: directory.place().describe().to_owned(),
             attached: look.directory.attached,
             why_not: look.directory.why_not.clone(),
-            etcd_why_not: look.etcd.clone().flatten(),
+            coordinator_why_not: look.coordinator.clone().flatten(),
             keys: look.hosted.map(|h| h.keys),
             workers: look.hosted.map(|h| h.workers),
             nodes: look.hosted.map(|h| h.nodes),

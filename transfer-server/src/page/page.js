@@ -347,8 +347,8 @@ function show(s) {
   const words = s.draining ? "draining" : d.attached ? "ready" : "no directory";
   text("state", words);
   state.className = words === "ready" ? "state good" : "state bad";
-  $("banner").hidden = d.attached && d.etcd_why_not === null;
-  if (d.attached && d.etcd_why_not !== null) text("banner", `No other host can lead the directory, because etcd does not answer: ${d.etcd_why_not}`);
+  $("banner").hidden = d.attached && d.coordinator_why_not === null;
+  if (d.attached && d.coordinator_why_not !== null) text("banner", `No other host can lead the directory, because what says which one leads does not answer: ${d.coordinator_why_not}`);
   if (!d.attached) text("banner", `Not attached to the directory: ${d.why_not}. What is this node’s own goes on.`);
   tiles(s);
   links(s);

@@ -2,9 +2,10 @@
 
 use super::StartError;
 use super::sockets::Sockets;
-use crate::config::{Config, ConfigError, DirectoryLimits, DirectoryPlace, EtcdConfig};
+use crate::config::{Config, ConfigError, DirectoryLimits, DirectoryPlace, EtcdConfig, KubernetesConfig};
 use crate::directory::{
-    Candidate, Directory, DirectoryClient, DirectoryEvent, Etcd, Hello, Outlook, Place, Places, Record, Takeover,
+    Candidate, Coordinator, Directory, DirectoryClient, DirectoryEvent, Etcd, Hello, Kubernetes, Outlook, Place,
+    Places, Record, Takeover,
 };
 use crate::peering::Identity;
 use crate::security::Security;
@@ -24,7 +25,10 @@ pub(super) struct Member {
     pub(super) local: Arc<str>,
     directory: DirectoryPlace,
     takeover: Takeover,
+    /// With an etcd or Kubernetes: whether this node may lead.
+    directory_host: bool,
     etcd: EtcdConfig,
+    kubernetes: KubernetesConfig,
     limits: DirectoryLimits,
     replace: bool,
 }
@@ -38,8 +42,9 @@ impl Member {
         };
         let (directory, limits) = (config.directory.clone(), config.limits.all().directory);
         let (takeover, replace) = (Takeover(config.directory_takeover), config.replace);
-        let etcd = config.etcd.clone();
-        Member { identity, advertised, local: sockets.local(), directory, takeover, etcd, limits, replace }
+        let (directory_host, local) = (config.directory_host, sockets.local());
+        let (etcd, kubernetes) = (config.etcd.clone(), config.kubernetes.clone());
+        Member { identity, advertised, local, directory, takeover, directory_host, etcd, kubernetes, limits, replace }
     }
 
     /// Begins to attach to the directory. Returns the directory, too, if this sidecar hosts it.
@@ -48,7 +53,19 @@ impl Member {
         security: &Security,
         news: mpsc::UnboundedSender<DirectoryEvent>,
     ) -> Result<(DirectoryClient, Option<Directory>), StartError> {
-        let Member { identity, advertised, local, directory, takeover, etcd, limits, replace } = self;
+        let Member { identity, advertised, local, directory, takeover, limits, replace, .. } = self;
+        let named = |coordinator: Coordinator, outlook: Outlook| {
+            let takeover = takeover.in_whole_seconds();
+            let hosted = self.directory_host.then(|| {
+                let (node, address) = (identity.node.clone(), advertised.to_string());
+                let me = Record { node, address, incarnation: identity.incarnation, leads: false };
+                let tenants = security.tenancy().tenants().clone();
+                let hosted = Directory::by_coordinator(me, takeover, local.clone(), tenants);
+                hosted.limit_keys(limits.keys_per_node);
+                hosted
+            });
+            (Places::by_coordinator(coordinator, outlook, hosted.clone(), security.clone(), takeover), hosted)
+        };
         let (places, hosted): (Places, _) = match directory {
             DirectoryPlace::Embedded => {
                 let tenants = security.tenancy().tenants().clone();
@@ -86,17 +103,14 @@ impl Member {
                 (Places::among(places, takeover), hosted)
             }
             DirectoryPlace::Etcd(members) => {
-                let (takeover, outlook) = (takeover.in_whole_seconds(), Outlook::new(members.to_string()));
-                let hosted = etcd.directory_host.then(|| {
-                    let (node, address) = (identity.node.clone(), advertised.to_string());
-                    let me = Record { node, address, incarnation: identity.incarnation, leads: false };
-                    let tenants = security.tenancy().tenants().clone();
-                    let hosted = Directory::by_etcd(me, takeover, local.clone(), tenants);
-                    hosted.limit_keys(limits.keys_per_node);
-                    hosted
-                });
-                let etcd = Etcd::new(members, etcd)?;
-                (Places::by_etcd(etcd, outlook, hosted.clone(), security.clone(), takeover), hosted)
+                let outlook = Outlook::new(members.to_string());
+                named(Coordinator::Etcd(Box::new(Etcd::new(members, self.etcd)?)), outlook)
+            }
+            DirectoryPlace::Kubernetes(lease) => {
+                let outlook = Outlook::new(lease.to_string());
+                let server = self.kubernetes.server(&lease)?;
+                let kubernetes = Kubernetes::new(lease, server, &self.kubernetes, takeover)?;
+                named(Coordinator::Kubernetes(Box::new(kubernetes)), outlook)
             }
         };
         let Identity { node, incarnation, .. } = identity;

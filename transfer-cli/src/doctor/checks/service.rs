@@ -22,10 +22,10 @@ pub(super) fn directory(facts: &Facts) -> Vec<Finding> {
     let Some(directory) = facts.sidecar.as_ref().ok().and_then(|status| status.directory.as_ref()) else {
         return vec![];
     };
-    if !directory.etcd_why_not.is_empty() {
-        let text = format!("{} does not answer: {}", directory.etcd, directory.etcd_why_not);
-        let advice = "Everything goes on while the host that leads the directory can renew its lease in etcd; no other one can take over. \
-                      Look after etcd, and at --directory and the settings that begin with --etcd-";
+    if !directory.coordinator_why_not.is_empty() {
+        let text = format!("{} does not answer: {}", directory.coordinator, directory.coordinator_why_not);
+        let advice = "Everything goes on while the host that leads the directory can renew its lease there; no other one can take over. \
+                      Look after it, and at --directory and the settings that begin with --etcd- or --kubernetes-";
         let verdict = if directory.attached { Verdict::Warn } else { Verdict::Fail };
         return found("directory", verdict, text, Some(advice));
     }

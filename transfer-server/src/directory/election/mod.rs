@@ -1,24 +1,24 @@
 //! Which of several hosts leads the directory.
 //!
-//! The hosts say so by ballots, or etcd does. Both end in the same [`Effect`]s, which the directory takes.
+//! The hosts say so by ballots, or a coordinator does: etcd or Kubernetes. Both end in the same [`Effect`]s, which the directory takes.
 //!
 //! **Ballots**: each host votes, in memory and for a limited time. A host leads while more than half of them have promised it, for that
 //! time, to vote for no other. It gives up before the first promise may end, by its own clock, so no two hosts lead at a time.
 //! There is no log: the state of the directory is recited by the nodes.
 //!
-//! **etcd**: a host leads while its record stands under a key, as long as its lease lasts.
+//! **A coordinator**: a host leads while its record stands there, as long as its lease lasts.
 //!
 //! | file | idea |
 //! |---|---|
 //! | `voter` | what a host has promised |
 //! | `campaign` | what a host does to lead, and to go on leading: no I/O, no clock |
 //! | `run` | its task, and the calls to the other hosts |
-//! | `etcd` | the same by etcd |
+//! | `coordinator` | the same by etcd or Kubernetes |
 
 mod campaign;
 #[cfg(test)]
 mod cluster_tests;
-pub(crate) mod etcd;
+pub(crate) mod coordinator;
 mod run;
 mod voter;
 
@@ -43,7 +43,7 @@ pub(crate) struct Members {
     pub(crate) newest: u64,
 }
 
-/// What is to be done. `Ask` is what the others, or etcd, are asked.
+/// What is to be done. `Ask` is what the others, or the coordinator, are asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Effect<Ask> {
     /// Ask.
@@ -68,7 +68,7 @@ impl Takeover {
         Duration::from_millis(u64::try_from(self.0.as_millis() * 2 / 5).unwrap_or(u64::MAX))
     }
 
-    /// The shortest one that is as long and whose promises last for whole seconds, as leases of etcd do.
+    /// The shortest one that is as long and whose promises last for whole seconds, as leases of coordinators do.
     pub(crate) fn in_whole_seconds(self) -> Takeover {
         let lease = self.lease().as_millis().div_ceil(1000).max(1);
         Takeover(Duration::from_secs(u64::try_from(lease).unwrap_or(u64::MAX)) * 5 / 2)

@@ -1,10 +1,11 @@
 //! The calls to etcd's members. One member is asked until it fails, and then the next one. A login lasts longer than a connection,
 //! because etcd's members take a tenth of a second of a processor to check a password.
 
-use super::claimant::{Answer, Request};
-use super::outlook::{Held, Seen};
-use super::record::{Keys, Record};
+use super::keys::Keys;
 use crate::config::{EtcdConfig, EtcdMembers};
+use crate::directory::election::coordinator::claimant::{Answer, Request};
+use crate::directory::election::coordinator::outlook::{Held, Seen};
+use crate::directory::election::coordinator::record::Record;
 use crate::security::{ServerFiles, TlsError};
 use crate::text;
 use hashbrown::HashMap;
@@ -84,7 +85,7 @@ impl Etcd {
     }
 
     /// Makes a request. Without an answer `within` that time it fails, and another member is asked the next time.
-    pub(super) async fn ask(&self, request: &Request, within: Duration) -> Answer {
+    pub(in crate::directory) async fn ask(&self, request: &Request, within: Duration) -> Answer {
         let at = self.at.load(Ordering::Relaxed) % self.members.urls.len();
         let url = &self.members.urls[at];
         let why = match self.ask_at(at, request, within).await {
@@ -204,13 +205,13 @@ impl Etcd {
                 let granted = leases.lease_grant(with(token, api::LeaseGrantRequest { ttl })?).await?.into_inner();
                 Answer::Granted { lease: granted.id, ttl: seconds(granted.ttl) }
             }
-            Request::Renew { lease } => {
+            Request::Renew { lease, .. } => {
                 let only = tokio_stream::once(api::LeaseKeepAliveRequest { id: *lease });
                 let mut answers = leases.lease_keep_alive(with(token, only)?).await?.into_inner();
                 let answer = answers.message().await?.ok_or_else(|| not_understood("no answer about a lease"))?;
                 match answer.ttl {
                     ..=0 => Answer::LeaseGone,
-                    ttl => Answer::Renewed { ttl: seconds(ttl) },
+                    ttl => Answer::Renewed { ttl: seconds(ttl), is_agreed: false },
                 }
             }
             Request::Revoke { lease } => {

@@ -1,4 +1,4 @@
-//! What stands in etcd: the records of hosts, and the names of keys.
+//! What a coordinator has of each host: a line of text.
 
 use crate::text::printable;
 use transfer_core::tensor::Name;
@@ -41,7 +41,8 @@ impl Record {
     pub(super) fn parse(value: &[u8]) -> Result<Record, String> {
         let text = std::str::from_utf8(value).ok().filter(|text| text.len() <= MAX_BYTES).unwrap_or_default();
         let parse = || {
-            let [node, address, incarnation, state] = text.split(' ').collect::<Vec<_>>().try_into().ok()?;
+            // A name may have spaces.
+            let [state, incarnation, address, node] = text.rsplitn(4, ' ').collect::<Vec<_>>().try_into().ok()?;
             let leads = match state {
                 "leads" => true,
                 "stands-by" => false,
@@ -54,46 +55,15 @@ impl Record {
     }
 }
 
-/// The keys of one directory.
-#[derive(Debug, Clone)]
-pub(super) struct Keys {
-    pub(super) prefix: String,
-}
-
-impl Keys {
-    pub(super) fn leader(&self) -> Vec<u8> {
-        format!("{}/leader", self.prefix).into_bytes()
-    }
-
-    pub(super) fn newest(&self) -> Vec<u8> {
-        format!("{}/newest", self.prefix).into_bytes()
-    }
-
-    pub(super) fn host(&self, node: &str) -> Vec<u8> {
-        format!("{}/hosts/{node}", self.prefix).into_bytes()
-    }
-
-    pub(super) fn node(&self, node: &str) -> Vec<u8> {
-        format!("{}/nodes/{node}", self.prefix).into_bytes()
-    }
-
-    /// The key behind all that begin like this one, which ends with a slash.
-    pub(super) fn end_of(mut folder: Vec<u8>) -> Vec<u8> {
-        if let Some(last) = folder.last_mut() {
-            *last += 1;
-        }
-        folder
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn record_is_read_as_it_was_written_and_nothing_else_is() {
-        for leads in [true, false] {
-            let record = Record { node: Name::new("a").unwrap(), address: "h:1".into(), incarnation: u64::MAX, leads };
+        for (leads, node) in [(true, "a"), (false, "a"), (true, "node 1"), (true, " a 5 leads ")] {
+            let node = Name::new(node).unwrap();
+            let record = Record { node, address: "h:1".into(), incarnation: u64::MAX, leads };
             assert_eq!(Record::parse(record.text().as_bytes()), Ok(record));
         }
         for garbage in ["", "a", "a h:1 5", "a h:1 -5 leads", "a h:1 5 rules", "a h:1 5 leads ", "a/b h:1 5 leads x"] {
@@ -104,6 +74,5 @@ mod tests {
         assert!(Record::parse(&[0xff, 0xfe]).is_err());
         let long = format!("a {}:1 5 leads", "h".repeat(MAX_BYTES));
         assert!(Record::parse(long.as_bytes()).unwrap_err().len() < MAX_BYTES);
-        assert_eq!(Keys::end_of(b"/t/nodes/".to_vec()), b"/t/nodes0");
     }
 }

@@ -1,15 +1,15 @@
-//! What a host does to lead, and how long it may, where etcd says who does. No I/O and no clock.
+//! What a host does to lead, and how long it may, where a coordinator says who does. No I/O and no clock.
 //!
-//! A host has a lease in etcd. Its promise to lead is counted from before it has asked for the lease to be renewed, and is an eighth
-//! shorter than the lease, so it ends before etcd can give the key to another host, also where the two clocks differ in rate.
+//! A host has a lease there. Its promise to lead is counted from before it has asked for the lease to be renewed, and is an eighth
+//! shorter than the lease, so it ends before another host can have its place, also where the two clocks differ in rate.
 //!
-//! **A renewal alone promises nothing**: a member of etcd that led, and does not know that another one does, renews leases by itself. So
+//! **A renewal alone promises nothing** in etcd: a member that led, and does not know that another one does, renews leases by itself. So
 //! the promise is counted from before the last request that most members have agreed on, where that is earlier.
 //!
-//! **A key that is gone says nothing about its lease**: that may have been ended by hand, or by mistake. So who writes a key that was not
-//! there grants nothing before the promise of who may have had it has ended.
+//! **A record that is gone says nothing about its lease**: that may have been ended by hand, or by mistake. So who writes one where none was
+//! grants nothing before the promise of who may have had it has ended.
 //!
-//! **A request without an answer may be done later.** After one that has written nodes, the host writes its key again: then that request
+//! **A request without an answer may be done later.** After one that has written nodes, the host writes its record again: then that request
 //! fails, and the answer says which nodes are there.
 
 use super::outlook::{Held, Seen};
@@ -29,18 +29,18 @@ const UNWRITTEN_ENTRIES: u64 = 1 << 31;
 /// How often a host that stands by looks who leads, unless its lease is short.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// What etcd is asked for. One request at a time.
+/// What the coordinator is asked for. One request at a time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::directory) enum Request {
     /// For a lease.
     Grant { ttl: Duration },
-    /// For the lease to last for its whole time again.
-    Renew { lease: i64 },
+    /// For the lease to last for its whole time again, and the record of this host's lead with it.
+    Renew { lease: i64, leads: bool },
     /// For who leads, and who may.
     Look,
     /// For this host to be among those that may lead.
     Register { me: Record, lease: i64 },
-    /// For the leader's key, if that is as it was in this revision; 0: it was not there.
+    /// For the lead, if the record of who has it is as it was in this term; 0: there was none.
     Claim { me: Record, lease: i64, over: u64 },
     /// For changes of the nodes that the next host waits for, and of the newest entry's number.
     Write {
@@ -57,7 +57,7 @@ pub(in crate::directory) enum Request {
     Revoke { lease: i64 },
 }
 
-/// What etcd has answered.
+/// What the coordinator has answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::directory) enum Answer {
     Granted {
@@ -66,6 +66,8 @@ pub(in crate::directory) enum Answer {
     },
     Renewed {
         ttl: Duration,
+        /// Whether most members of the coordinator have agreed.
+        is_agreed: bool,
     },
     Seen(Seen),
     Claimed {
@@ -75,7 +77,7 @@ pub(in crate::directory) enum Answer {
     },
     /// It is written, or released.
     Done,
-    /// The leader's key is not as it was.
+    /// The record of who leads is not as it was.
     Outdated,
     /// The lease has ended.
     LeaseGone,
@@ -83,14 +85,14 @@ pub(in crate::directory) enum Answer {
     Failed(String),
 }
 
-/// A lease in etcd.
+/// A lease at the coordinator.
 #[derive(Debug, Clone, Copy)]
 struct Lease {
     id: i64,
     ttl: Duration,
     /// The moment before the last request that has renewed it.
     renewed_at: Instant,
-    /// The moment before the last request that most members of etcd have agreed on.
+    /// The moment before the last request that most members of the coordinator have agreed on.
     agreed_at: Instant,
 }
 
@@ -107,7 +109,7 @@ enum Seat {
     Leads {
         term: u64,
         until: Instant,
-        /// The nodes that stand in etcd.
+        /// The nodes that stand there.
         nodes: BTreeSet<Name>,
         /// The version of the members that stands there.
         known: u64,
@@ -151,11 +153,11 @@ pub(in crate::directory) struct Claimant {
     grants_from: Instant,
     /// The term of its last claim that was answered; 0: none.
     claimed: u64,
-    /// The nodes that stood in etcd when it led last.
+    /// The nodes that stood there when it led last.
     left: BTreeSet<Name>,
     /// It leads, and is to give up; this host may lead before others.
     gives_up: Option<Option<Name>>,
-    /// It has given up, and etcd does not know it yet. What was its term, and who comes next.
+    /// It has given up, and the coordinator does not know it yet. What was its term, and who comes next.
     released: Option<(u64, Next)>,
     ends: bool,
 }
@@ -188,7 +190,7 @@ impl Claimant {
         held.by.as_ref().ok().filter(|record| record.leads).map(|record| &record.node)
     }
 
-    /// Returns the revision of the leader's key that this host knows.
+    /// Returns the term of who leads, or comes next, that this host knows.
     pub(in crate::directory) fn term(&self) -> u64 {
         self.seen.held.as_ref().map_or(0, |held| held.term)
     }
@@ -215,7 +217,7 @@ impl Claimant {
         self.ends && self.lease.is_none() && self.asked.is_none()
     }
 
-    /// How long a request may take: so short that another member of etcd can renew the lease in time.
+    /// How long a request may take: so short that another one can renew the lease in time.
     pub(in crate::directory) fn request_timeout(&self) -> Duration {
         self.ttl / 4
     }
@@ -254,7 +256,10 @@ impl Claimant {
     /// Handles the answer to the request under way.
     pub(in crate::directory) fn answered(&mut self, now: Instant, answer: Answer, effects: &mut Vec<Effect<Request>>) {
         let Some((request, asked_at)) = self.asked.take() else { return };
-        let is_agreed = matches!(answer, Answer::Seen(_) | Answer::Claimed { .. } | Answer::Done | Answer::Outdated);
+        let is_agreed = match answer {
+            Answer::Renewed { is_agreed, .. } => is_agreed,
+            _ => matches!(answer, Answer::Seen(_) | Answer::Claimed { .. } | Answer::Done | Answer::Outdated),
+        };
         if let Some(lease) = self.lease.as_mut().filter(|_| is_agreed) {
             lease.agreed_at = asked_at;
         }
@@ -268,7 +273,7 @@ impl Claimant {
                 self.lease = Some(Lease { id: lease, ttl, renewed_at: asked_at, agreed_at: asked_at });
                 self.looks_at = now;
             }
-            (Answer::Renewed { ttl }, _) => {
+            (Answer::Renewed { ttl, .. }, _) => {
                 let Some(lease) = &mut self.lease else { return };
                 (lease.ttl, lease.renewed_at) = (ttl, asked_at);
             }
@@ -293,7 +298,8 @@ impl Claimant {
             (Answer::Claimed { .. } | Answer::Done, _) => {}
             // Who has it now is seen by the next look.
             (Answer::Outdated, request) => {
-                if matches!(request, Request::Write { .. }) && matches!(self.seat, Seat::Leads { .. }) {
+                let says_that_it_leads = matches!(request, Request::Write { .. } | Request::Renew { .. });
+                if says_that_it_leads && matches!(self.seat, Seat::Leads { .. }) {
                     self.stand_by(effects);
                 }
                 // An heir that is gone has left the key to this one.
@@ -341,7 +347,9 @@ impl Claimant {
         self.looks_at = now + interval;
         let Seat::Leads { term, is_unsure, .. } = &mut self.seat else { return };
         match &self.seen.held {
-            Some(held) if held.term == *term => self.looks_at = now + self.ttl / 4,
+            Some(Held { by: Ok(record), term: at }) if at == term && record.is_of(&self.me) => {
+                self.looks_at = now + self.ttl / 4;
+            }
             // Its own claim, which had no answer.
             Some(Held { by: Ok(record), term: later })
                 if *is_unsure && record.leads && record.is_of(&self.me) && later > term =>
@@ -349,7 +357,7 @@ impl Claimant {
                 *term = *later;
             }
             _ => {
-                tracing::error!(host = %self.me.node, "another program has changed the key of who leads");
+                tracing::error!(host = %self.me.node, "another program has changed the record of who leads");
                 self.stand_by(effects);
             }
         }
@@ -378,13 +386,13 @@ impl Claimant {
         }
         let until = lease.until();
         if now >= until || self.ends {
-            // The key is this host's as long as its lease is. It claims it again when that is renewed.
+            // The lead is this host's as long as its lease is. It claims it again when that is renewed.
             return;
         }
-        let awaited = match over {
-            // An older state of etcd may have been restored.
-            0 => nodes.union(&self.left).cloned().collect(),
-            _ => nodes.clone(),
+        let awaited = match over == 0 || over == was {
+            // An older state may have been restored, or nodes deleted by hand.
+            true => nodes.union(&self.left).cloned().collect(),
+            false => nodes.clone(),
         };
         effects.push(Effect::Lead { until, grants_from: Some(self.grants_from), awaited, newest });
         self.left.clear();
@@ -416,7 +424,8 @@ impl Claimant {
             return Some(Request::Revoke { lease: lease.id });
         }
         if now >= lease.renewed_at + self.ttl / 4 {
-            return Some(Request::Renew { lease: lease.id });
+            let leads = matches!(self.seat, Seat::Leads { .. });
+            return Some(Request::Renew { lease: lease.id, leads });
         }
         if now >= self.looks_at {
             return Some(Request::Look);
@@ -434,7 +443,7 @@ impl Claimant {
         Some(Request::Claim { me: Record { leads: true, ..self.me.clone() }, lease: lease.id, over })
     }
 
-    /// The revision of the leader's key over which this host may claim it.
+    /// The term over which this host may claim the lead.
     fn claims_over(&self, now: Instant) -> Option<u64> {
         let is_rested = now >= self.rests_until;
         match &self.seen.held {

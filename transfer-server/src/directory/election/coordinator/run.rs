@@ -1,9 +1,9 @@
-//! The tasks that ask etcd: of a host, and of another node.
+//! The tasks that ask a coordinator: of a host, and of another node.
 
+use super::Coordinator;
 use super::claimant::{Answer, Request};
-use super::client::Etcd;
 use super::outlook::Outlook;
-use crate::directory::election::Members;
+use crate::directory::election::{Members, Takeover};
 use crate::directory::host::Directory;
 use std::pin::Pin;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 const TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Runs until the directory is closed and its lease has ended.
-pub(in crate::directory) async fn run(directory: Directory, etcd: Etcd, outlook: Outlook) {
+pub(in crate::directory) async fn run(directory: Directory, coordinator: Coordinator, outlook: Outlook) {
     let (mut effects, mut members) = (Vec::new(), Members::default());
     let mut asked: Option<Pin<Box<dyn Future<Output = Answer> + Send + '_>>> = None;
     loop {
@@ -30,8 +30,8 @@ pub(in crate::directory) async fn run(directory: Directory, etcd: Etcd, outlook:
         let Some((due, timeout, has_ended)) = polled else { return };
         for effect in effects.drain(..) {
             if let Some(request) = directory.take_effect(effect) {
-                let etcd = &etcd;
-                asked = Some(Box::pin(async move { etcd.ask(&request, timeout).await }));
+                let coordinator = &coordinator;
+                asked = Some(Box::pin(async move { coordinator.ask(&request, timeout).await }));
             }
         }
         if has_ended {
@@ -65,13 +65,27 @@ async fn answer_of(asked: &mut Option<Pin<Box<dyn Future<Output = Answer> + Send
 }
 
 /// Looks who leads: now and then, and whenever this node wants to know it. Ends with the runtime.
-pub(in crate::directory) async fn watch(etcd: Etcd, outlook: Outlook, interval: Duration) {
+pub(in crate::directory) async fn watch(coordinator: Coordinator, outlook: Outlook, takeover: Takeover) {
+    let interval = coordinator.look_interval(takeover);
+    let mut failures = 0_u32;
     loop {
-        match etcd.ask(&Request::Look, TIMEOUT).await {
-            Answer::Seen(seen) => outlook.tell(seen),
-            Answer::Failed(why) => outlook.fails(why),
+        match coordinator.ask(&Request::Look, TIMEOUT).await {
+            Answer::Seen(seen) => {
+                failures = 0;
+                outlook.tell(seen);
+            }
+            Answer::Failed(why) => {
+                failures = failures.saturating_add(1);
+                outlook.fails(why);
+            }
             _ => {}
         }
-        let _ = tokio::time::timeout(interval, outlook.wanted()).await;
+        tokio::time::sleep(coordinator.look_pause(failures).mul_f64(jitter())).await;
+        let _ = tokio::time::timeout(interval.mul_f64(jitter()), outlook.wanted()).await;
     }
+}
+
+/// From a half to one, so nodes that began together do not go on together.
+fn jitter() -> f64 {
+    0.5 + fastrand::f64() / 2.0
 }

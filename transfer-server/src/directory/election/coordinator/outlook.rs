@@ -1,4 +1,4 @@
-//! What a node has read in etcd last.
+//! What a node has read at the coordinator last.
 
 use super::record::Record;
 use std::sync::Arc;
@@ -7,18 +7,18 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use transfer_core::tensor::Name;
 
-/// How long a node waits for an answer of etcd before it tries what it knew.
+/// How long a node waits for an answer before it tries what it knew.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How often it is logged why etcd does not answer. Each of its members says it in other words.
+/// How often it is logged why there is no answer. Each member of an etcd says it in other words.
 const NEWS_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Who stands at the leader's key.
+/// Who leads, or comes next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::directory) struct Held {
     /// `Err`: another program's text.
     pub(super) by: Result<Record, String>,
-    /// The revision of the key.
+    /// Rises when another host leads.
     pub(super) term: u64,
 }
 
@@ -35,13 +35,13 @@ pub(in crate::directory) struct Seen {
 struct Known {
     seen: Seen,
     looks: u64,
-    /// The reason why etcd has not answered last.
+    /// The reason why it has not answered last.
     why_not: Option<String>,
-    /// When the log was told that last, and what. None: etcd has answered since.
+    /// When the log was told that last, and what. None: it has answered since.
     logged: Option<(Instant, String)>,
 }
 
-/// What this node has read in etcd last. Cheap to clone; all clones are the same.
+/// What this node has read last. Cheap to clone; all clones are the same.
 #[derive(Debug, Clone)]
 pub(crate) struct Outlook(Arc<OutlookState>);
 
@@ -49,7 +49,7 @@ pub(crate) struct Outlook(Arc<OutlookState>);
 struct OutlookState {
     known: watch::Sender<Known>,
     wanted: Notify,
-    /// The members and the prefix.
+    /// The coordinator, as in `--directory`.
     location: String,
 }
 
@@ -60,12 +60,12 @@ impl Outlook {
         Outlook(Arc::new(OutlookState { known, wanted: Notify::new(), location }))
     }
 
-    /// The members and the prefix, as in `--directory`.
+    /// The coordinator, as in `--directory`.
     pub(crate) fn location(&self) -> &str {
         &self.0.location
     }
 
-    /// The reason why etcd does not answer; none: it does.
+    /// The reason why it does not answer; none: it does.
     pub(crate) fn why_not(&self) -> Option<String> {
         self.0.known.borrow().why_not.clone()
     }
@@ -92,7 +92,7 @@ impl Outlook {
                 Err(format!("host {:?} is about to lead the directory", record.node))
             }
             (Some(Held { by: Err(text), .. }), _) => Err(format!(
-                "the key of who leads at {location} has {text:?}, which is no host's: delete it, or give this directory another prefix"
+                "the record of who leads at {location} has {text:?}, which is no host's: delete it, or give this directory another prefix or name there"
             )),
             (None, None) if known.seen.hosts.is_empty() => Err(format!(
                 "no host leads the directory, and none is there at {location}: give nodes --directory-host"
@@ -108,7 +108,7 @@ impl Outlook {
 
     pub(super) fn tell(&self, seen: Seen) {
         if self.0.known.borrow().why_not.is_some() {
-            tracing::info!(etcd = self.location(), "etcd answers");
+            tracing::info!(coordinator = self.location(), "which host leads the directory is known again");
         }
         self.0.known.send_modify(|known| *known = Known { seen, looks: known.looks + 1, ..Known::default() });
     }
@@ -129,7 +129,7 @@ impl Outlook {
             known.why_not = Some(why.clone());
         });
         if is_news {
-            tracing::warn!(etcd = self.location(), why, "etcd does not answer");
+            tracing::warn!(coordinator = self.location(), why, "does not answer which host leads the directory");
         }
         is_news
     }

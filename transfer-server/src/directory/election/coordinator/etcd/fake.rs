@@ -1,14 +1,12 @@
 //! An etcd in memory, for tests.
 
-use super::claimant::{Answer, Request};
-use super::outlook::{Held, Seen};
-use super::record::Record;
+use crate::directory::election::coordinator::claimant::{Answer, Request};
+use crate::directory::election::coordinator::outlook::{Held, Seen};
+use crate::directory::election::coordinator::record::Record;
+use crate::directory::election::coordinator::world::{Fake, Step, TTL};
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use tokio::time::Instant;
 use transfer_core::tensor::Name;
-
-/// How long its leases last.
-pub(super) const TTL: Duration = Duration::from_secs(2);
 
 #[derive(Default)]
 pub(super) struct FakeEtcd {
@@ -21,19 +19,61 @@ pub(super) struct FakeEtcd {
     pub(super) newest: u64,
 }
 
-impl FakeEtcd {
-    pub(super) fn expire(&mut self, now: u64) {
+impl Fake for FakeEtcd {
+    type Client = ();
+    type Call = Request;
+    type Reply = Answer;
+
+    fn begin((): &mut (), _: Instant, _: u64, request: &Request) -> Step<Request> {
+        Step::Call(request.clone())
+    }
+
+    fn answered((): &mut (), _: Instant, _: u64, reply: Answer) -> Step<Request> {
+        Step::Answer(reply)
+    }
+
+    /// It renews leases, which the others do not hear, and does nothing else.
+    fn answer_of_cut_off(call: &Request) -> Option<Answer> {
+        matches!(call, Request::Renew { .. }).then_some(Answer::Renewed { ttl: TTL, is_agreed: false })
+    }
+
+    fn is_of_lead(call: &Request) -> bool {
+        matches!(call, Request::Write { .. } | Request::Claim { .. })
+    }
+
+    /// Its lease ends too early.
+    fn revoke(&mut self) -> bool {
+        let Some((_, lease, _)) = &self.leader else { return false };
+        self.leases.remove(lease);
+        true
+    }
+
+    /// Another member leads, and lets all leases last for their whole time again.
+    fn lose_member(&mut self, now: u64) {
+        let until = now + TTL.as_millis() as u64;
+        self.leases.values_mut().for_each(|ends| *ends = until);
+    }
+
+    fn nodes(&self) -> BTreeSet<Name> {
+        self.nodes.clone()
+    }
+
+    fn newest(&self) -> u64 {
+        self.newest
+    }
+
+    fn expire(&mut self, now: u64) {
         self.leases.retain(|_, until| now < *until);
         let leases = &self.leases;
         self.hosts.retain(|_, (_, lease)| leases.contains_key(lease));
         self.leader.take_if(|(_, lease, _)| !leases.contains_key(lease));
     }
 
-    pub(super) fn is_at(&self, term: u64) -> bool {
+    fn is_at(&self, term: u64) -> bool {
         self.leader.as_ref().map_or(0, |(.., revision)| *revision) == term
     }
 
-    pub(super) fn done(&mut self, request: &Request, now: u64) -> Answer {
+    fn done(&mut self, request: &Request, now: u64) -> Answer {
         let until = now + TTL.as_millis() as u64;
         match request {
             Request::Grant { ttl } => {
@@ -41,10 +81,10 @@ impl FakeEtcd {
                 self.leases.insert(self.next_lease, until);
                 Answer::Granted { lease: self.next_lease, ttl: *ttl }
             }
-            Request::Renew { lease } => match self.leases.get_mut(lease) {
+            Request::Renew { lease, .. } => match self.leases.get_mut(lease) {
                 Some(ends) => {
                     *ends = until;
-                    Answer::Renewed { ttl: TTL }
+                    Answer::Renewed { ttl: TTL, is_agreed: false }
                 }
                 None => Answer::LeaseGone,
             },
