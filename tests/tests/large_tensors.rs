@@ -339,3 +339,29 @@ fn record_batches_larger_than_the_pool_come_in_buckets() {
     drop((batches, tables, pusher, far));
     scene.end();
 }
+
+/// The reader is in the middle when another worker takes the key over and pushes its first version, of the same shape. Where it has come to
+/// by then is left to the machine: each round ends with one of the two, whole.
+// Promise: large-tensors
+#[test]
+fn parts_of_another_push_with_the_same_number_are_not_mixed() {
+    let scene = scene();
+    let (near, far) = (connect(scene.a(), "near"), connect(scene.b(), "far"));
+    let (first, second) = (elements(1), elements(2));
+    for round in 0..8 {
+        let [before, after] = ["before", "after"].map(|name| connect(scene.a(), &format!("{name}-{round}")));
+        let key = format!("k{round}");
+        before.push_slice(&key, DIMS, &first).version(1).call().expect("pushed");
+        let (reader, of, had) = (far.clone(), key.clone(), bytes_in(scene.b()));
+        let reading = std::thread::spawn(move || reader.fetch(&of).bucket_bytes(SHORT).timeout(WAIT_LIMIT).call());
+        poll(|| (bytes_in(scene.b()) > had + BYTES / 8).then_some(()).ok_or("it has not begun")).expect("it begins");
+        after.push_slice(&key, DIMS, &second).version(1).takeover().call().expect("pushed");
+        let tensor = reading.join().expect("it ends").expect("one of them");
+        assert_eq!((tensor.version(), tensor.shape()), (1, &DIMS[..]));
+        let got = tensor.as_slice::<u64>().expect("its type");
+        assert!(got == first || got == second, "round {round}: a mixture");
+    }
+    until_pool_is_free(&far, scene.b());
+    drop((near, far));
+    scene.end();
+}

@@ -1,7 +1,4 @@
 //! Record batches that do not fit the landing pool, and come in [buckets](crate::Fetch::bucket_bytes).
-//!
-//! Batches have no stamp. An owner that ends, begins again and publishes the same version number with the same metadata between two
-//! buckets is not noticed, unless they have digests: those are part of the metadata.
 
 use super::calls::{FetchedBatch, FetchedTable, NamedBody, body, prove};
 use super::messages::body_len;

@@ -1,8 +1,7 @@
 //! Tensors and slices that do not fit the landing pool.
 //!
 //! Their buckets are slices of exactly one version, so they come as any slice does: the owner keeps nothing between two of
-//! them. What the tensor is, is found out by slices without elements first. A tensor has no stamp: an owner that ends, begins
-//! again and publishes the same version number between two buckets is not noticed, as with rows ([`Take`](super::Take)).
+//! them. What the tensor is, is found out by slices without elements first.
 
 use super::buckets::{Content, Described, LargeVersion, PartLen, in_buckets};
 use super::call::LargeFetch;

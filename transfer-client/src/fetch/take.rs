@@ -125,6 +125,8 @@ struct Asked {
 #[derive(Debug)]
 struct Rest {
     version: Version,
+    /// What the first answer was a part of.
+    publication: u64,
     /// The description of the result.
     meta: TensorMeta,
     report: Report,
@@ -227,7 +229,7 @@ impl TakeCall {
         if !brought.tensor.is_part {
             return self.here(key, &brought).map(ControlFlow::Break);
         }
-        let FetchedTensor { version, ref meta, mut report, .. } = brought.tensor;
+        let FetchedTensor { version, ref meta, publication, mut report, .. } = brought.tensor;
         let result = self.wanted.meta(meta)?;
         if rows.len() == self.wanted.rows.len() && self.wanted.is_as_sent() {
             let slice = brought.tensor.slice;
@@ -243,7 +245,7 @@ impl TakeCall {
         self.most = self.most.min(usize::try_from(room).unwrap_or(usize::MAX)).max(1);
         let memory = own_memory(&result)?;
         let next = rows.end;
-        let mut rest = Rest { version, meta: result, report, memory, next, in_flight: Vec::new() };
+        let mut rest = Rest { version, publication, meta: result, report, memory, next, in_flight: Vec::new() };
         self.fill(key, &mut rest, rows, brought)?;
         Ok(ControlFlow::Continue(Stage::Rest(times, Box::new(rest))))
     }
@@ -297,6 +299,11 @@ impl TakeCall {
             let Some((at, end)) = ended else { return Ok(Step::Waits(Stage::Rest(times, now), until)) };
             let Asked { rows, .. } = now.in_flight.swap_remove(at);
             match Answered::fetched(end, &self.session) {
+                // Another push has this number of version, too.
+                Ok((_, tensor)) if tensor.is_part && tensor.publication != now.publication => {
+                    drop(now);
+                    return self.start_again(key, times).map(Step::Goes);
+                }
                 Ok((lease, tensor)) => self.fill(key, &mut now, rows, Brought::new(lease, tensor)?)?,
                 Err(Error::Failed(failure)) if failure.code == FailureCode::VersionGone && !self.wants_exactly() => {
                     drop(now);
