@@ -205,17 +205,20 @@ impl<C: Content> BucketCall<C> {
         Ok(Stage::Describing(of, Box::new(self.call(select, self.content.describe()?))))
     }
 
-    /// Whether this answer is of another push than the first one.
-    fn is_of_another_push(&mut self, ended: &Ended) -> bool {
+    /// Returns an answer, unless it is of another push than the first one.
+    fn of_this_push(&mut self, ended: Ended) -> Option<Ended> {
         let publication = ended.as_ref().ok().and_then(Answered::publication);
-        publication.is_some_and(|got| *self.publication.get_or_insert(got) != got)
+        if publication.is_some_and(|got| *self.publication.get_or_insert(got) != got) {
+            // What has come goes back.
+            drop(Answered::fetched(ended, &self.of.session));
+            return None;
+        }
+        Some(ended)
     }
 
     /// Reads what the version is, and asks for memory.
     fn described(&mut self, asked: Option<Version>, ended: Ended) -> Result<ControlFlow<C::Output, Stage<C>>, Error> {
-        if self.is_of_another_push(&ended) {
-            return self.start_again().map(ControlFlow::Continue);
-        }
+        let Some(ended) = self.of_this_push(ended) else { return self.start_again().map(ControlFlow::Continue) };
         let (version, report, layout, len) = match self.content.described(&self.of, ended) {
             Ok(Described::Asks(version)) => return Ok(ControlFlow::Continue(Stage::Start(Some(version)))),
             Ok(Described::There(output)) => return Ok(ControlFlow::Break(output)),
@@ -250,9 +253,7 @@ impl<C: Content> BucketCall<C> {
                 return Ok(Next::Waits(until));
             }
         };
-        if self.is_of_another_push(&ended) {
-            return Ok(Next::Again);
-        }
+        let Some(ended) = self.of_this_push(ended) else { return Ok(Next::Again) };
         let to = &mut now.memory.as_mut_bytes()[place.at as usize..][..len as usize];
         match self.content.land(&self.of, &now.layout, &part, ended, to) {
             Ok(Some(copied)) => {
