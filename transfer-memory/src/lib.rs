@@ -11,6 +11,7 @@
 //! - [`session`]: the handshake between a worker and its sidecar, and what each side holds afterwards.
 //! - [`board`]: the table of published versions that workers read without a call, and their hazard pointers.
 //! - [`arena`]: a worker's allocations in the segment that it writes.
+//! - [`cgroup`]: the memory that control groups allow.
 //! - [`forked`]: detects that this process is a forked child.
 //! - [`view`]: read-only views of a leased range: typed slices, Arrow buffers.
 //!
@@ -18,6 +19,7 @@
 
 pub mod arena;
 pub mod board;
+pub mod cgroup;
 pub mod forked;
 pub mod ring;
 pub mod segment;

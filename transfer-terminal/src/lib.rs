@@ -2,7 +2,6 @@
 //!
 //! # Layout
 //! - `chart`, with the feature of this name: charts of measurements, as SVG.
-//! - [`cgroup`]: the memory that control groups allow.
 //! - [`cpu`]: the CPU time of the process.
 //! - [`environment`]: the variables that are settings.
 //! - [`exit`]: the exit codes.
@@ -16,7 +15,6 @@
 // They panic where their output cannot be written.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
-pub mod cgroup;
 #[cfg(feature = "chart")]
 pub mod chart;
 pub mod cpu;

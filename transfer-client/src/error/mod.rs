@@ -164,7 +164,7 @@ pub enum Error {
     NoMemory {
         /// The requested length, in bytes.
         wanted_bytes: u64,
-        /// The kernel's message.
+        /// The kernel's message, or the limit of the control groups.
         reason: String,
     },
 

@@ -14,7 +14,7 @@ use std::fmt::Debug;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use transfer_core::memory::ALIGNMENT;
 use transfer_core::op::{Failure, FailureCode, Report};
 use transfer_core::tensor::{Excerpt, Key, Select, Version};
@@ -26,11 +26,18 @@ pub(crate) const MIN_BUCKET_BYTES: u64 = 64 << 10;
 /// The number of buckets that are on their way at the same time.
 const IN_FLIGHT: usize = 2;
 
+/// How much shorter buckets become that find no room.
+const SHRINK_FACTOR: u64 = 8;
+
+/// After how long without a bucket that has landed the next ones are shorter, at most. At 1 Gb/s one of 32 MiB takes a quarter of it.
+const MAX_IDLE: Duration = Duration::from_secs(1);
+
 impl<C: AnyClient, T> Fetch<C, T> {
     /// The length of a bucket, 32 MiB by default and at least 64 KiB. A tensor, a slice or a bundle that does not fit the landing pool
     /// is fetched in buckets: parts that land in the pool one after the other, and are copied into memory of this process, which the
-    /// report counts. Two are on their way at a time. Where the pool is smaller than a bucket, buckets have an eighth of that. If the version is
-    /// replaced meanwhile, the fetch begins again with the newer one, until its time-out.
+    /// report counts. Two are on their way at a time. Where the pool is smaller than a bucket, or none has landed for a second or an eighth
+    /// of the time-out, buckets have an eighth of that. If the version is replaced meanwhile, the fetch begins again with the newer one,
+    /// until its time-out.
     pub fn bucket_bytes(mut self, bytes: u64) -> Self {
         self.call.set_bucket_bytes(bytes);
         self
@@ -146,6 +153,8 @@ struct Filling<C: Content> {
     memory: OwnMemory,
     /// What is asked for next, and where it will lie.
     asked: Place<C::Cursor>,
+    /// Since when nothing has landed.
+    idle_since: Instant,
     in_flight: VecDeque<Bucket<C>>,
 }
 
@@ -231,7 +240,8 @@ impl<C: Content> BucketCall<C> {
         let no_memory = |e: std::io::Error| Error::NoMemory { wanted_bytes: len, reason: e.to_string() };
         let memory = OwnMemory::new(len).map_err(no_memory)?;
         let (asked, in_flight) = (Place::default(), VecDeque::new());
-        let filling = Filling { layout, version, report, memory, asked, in_flight };
+        let idle_since = Instant::now();
+        let filling = Filling { layout, version, report, memory, asked, idle_since, in_flight };
         Ok(ControlFlow::Continue(Stage::Body(Box::new(filling))))
     }
 
@@ -249,8 +259,17 @@ impl<C: Content> BucketCall<C> {
             None => return Ok(Next::Filled),
             Some(Bucket { ended: Some(ended), part, len, place, .. }) => (ended, part, len, place),
             Some(first) => {
+                let (place, shrinks_at) = (first.place, now.idle_since + self.max_idle());
                 now.in_flight.push_front(first);
-                return Ok(Next::Waits(until));
+                if !self.may_shrink() {
+                    return Ok(Next::Waits(until));
+                }
+                if Instant::now() < shrinks_at {
+                    return Ok(Next::Waits(until.min(shrinks_at)));
+                }
+                // Perhaps it waits for room that its own caller holds.
+                self.shrink(now, place);
+                return Ok(Next::Goes);
             }
         };
         let Some(ended) = self.of_this_push(ended) else { return Ok(Next::Again) };
@@ -259,20 +278,36 @@ impl<C: Content> BucketCall<C> {
             Ok(Some(copied)) => {
                 now.report.bytes += len;
                 now.report.copied += copied + len;
+                now.idle_since = Instant::now();
                 Ok(Next::Goes)
             }
             Ok(None) => Ok(Next::Again),
             Err(e) if is(&e, FailureCode::VersionGone) => Ok(Next::Again),
-            Err(e) if is(&e, FailureCode::TooLarge) && self.bucket_bytes > MIN_BUCKET_BYTES => {
-                // The pool is smaller than a bucket, so what has not landed is asked for in smaller ones, which leave room for what this
-                // process and others hold there.
-                self.bucket_bytes = (self.bucket_bytes / 8 / ALIGNMENT * ALIGNMENT).max(MIN_BUCKET_BYTES);
-                now.in_flight.clear();
-                now.asked = place;
+            // Here or at the owner, which may have to copy it first.
+            Err(e) if self.may_shrink() && (is(&e, FailureCode::TooLarge) || is(&e, FailureCode::PoolFull)) => {
+                self.shrink(now, place);
                 Ok(Next::Goes)
             }
             Err(e) => Err(e),
         }
+    }
+
+    fn may_shrink(&self) -> bool {
+        self.bucket_bytes > MIN_BUCKET_BYTES && Instant::now() < self.limit
+    }
+
+    /// How long nothing may land before buckets become shorter.
+    fn max_idle(&self) -> Duration {
+        MAX_IDLE.min(self.limit.saturating_duration_since(self.started) / 8)
+    }
+
+    /// Asks for what has not landed, from this place on, in shorter buckets, which find room beside what this process and others hold in
+    /// the pool.
+    fn shrink(&mut self, now: &mut Filling<C>, place: Place<C::Cursor>) {
+        self.bucket_bytes = (self.bucket_bytes / SHRINK_FACTOR / ALIGNMENT * ALIGNMENT).max(MIN_BUCKET_BYTES);
+        now.in_flight.clear();
+        now.asked = place;
+        now.idle_since = Instant::now();
     }
 
     fn ask_for_buckets(&self, now: &mut Filling<C>) -> Result<(), Error> {
@@ -376,7 +411,7 @@ impl<C: Content> Call for BucketCall<C> {
         match &self.stage {
             Stage::Start(_) => false,
             Stage::Describing(_, call) => call.needs_timer(),
-            Stage::Body(now) => now.in_flight.iter().any(|bucket| bucket.call.needs_timer()),
+            Stage::Body(now) => self.may_shrink() || now.in_flight.iter().any(|bucket| bucket.call.needs_timer()),
         }
     }
 }

@@ -71,34 +71,13 @@ pub(crate) type LargeFetch<T> = Box<dyn Call<Output = Result<(Version, T), Error
 
 impl<C: AnyClient, T> Fetch<C, T> {
     pub(crate) fn new(session: Arc<Session>, key: Result<Key, Error>, take: Take<T>) -> Self {
-        let (options, take) = (FetchOptions::new(), Taking::Whole(take));
-        Request::from_call(FetchCall {
-            session,
-            key,
-            options,
-            take,
-            seen: None,
-            began: None,
-            large: None,
-            refused: None,
-            stage: Stage::New,
-        })
+        Request::from_call(FetchCall::new(session, key, FetchOptions::new(), Taking::Whole(take)))
     }
 
     /// The fetch of a subscriber, which remembers what it fetches.
     pub(crate) fn since(session: Arc<Session>, key: Key, options: FetchOptions, take: Take<T>, seen: Since) -> Self {
-        let (key, seen, take) = (Ok(key), Some(seen), Taking::Whole(take));
-        Request::from_call(FetchCall {
-            session,
-            key,
-            options,
-            take,
-            seen,
-            began: None,
-            large: None,
-            refused: None,
-            stage: Stage::New,
-        })
+        let call = FetchCall::new(session, Ok(key), options, Taking::Whole(take));
+        Request::from_call(FetchCall { seen: Some(seen), ..call })
     }
 
     /// Fetches exactly this version, of the owner that has published the one before.
@@ -158,18 +137,8 @@ impl<C: AnyClient, T> Fetch<C, T> {
     /// Makes it a fetch of a slice, which is fetched like this where it does not fit the landing pool.
     pub(crate) fn sliced<S>(self, slice: Slice, take: TakePart<S>, large: FetchLarge<S>) -> Fetch<C, S> {
         let (session, key, options, seen) = self.into_parts();
-        let (take, large) = (Taking::Part(slice, take), Some(large));
-        Request::from_call(FetchCall {
-            session,
-            key,
-            options,
-            take,
-            seen,
-            began: None,
-            large,
-            refused: None,
-            stage: Stage::New,
-        })
+        let call = FetchCall::new(session, key, options, Taking::Part(slice, take));
+        Request::from_call(FetchCall { seen, large: Some(large), ..call })
     }
 
     fetch_options!(call.options);
@@ -223,6 +192,23 @@ impl<C: AnyClient> Fetch<C, FetchedBundle> {
 }
 
 impl<T> FetchCall<T> {
+    fn new(session: Arc<Session>, key: Result<Key, Error>, options: FetchOptions, take: Taking<T>) -> FetchCall<T> {
+        let stage = Stage::New;
+        FetchCall { session, key, options, take, seen: None, began: None, large: None, refused: None, stage }
+    }
+
+    /// A fetch of one of many versions, which does not fit the landing pool.
+    pub(super) fn of_large(
+        session: Arc<Session>,
+        key: Key,
+        options: FetchOptions,
+        take: Take<T>,
+        large: FetchLarge<T>,
+    ) -> FetchCall<T> {
+        let call = FetchCall::new(session, Ok(key), options, Taking::Whole(take));
+        FetchCall { large: Some(large), ..call }
+    }
+
     pub(crate) fn set_bucket_bytes(&mut self, bytes: u64) {
         self.options.bucket_bytes = bytes;
     }

@@ -11,10 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use transfer_core::op::{Failure, FailureCode};
 use transfer_core::tensor::{BodyBox, PackedRun, Packing, Slice, TensorMeta};
 use transfer_memory::arena::OpenBlock;
-
-/// From this many bytes on, tensors that are copied together are written past the cache, which could not hold them, as the shm fabric does.
-/// The C library does it by itself only from the length of one copy on.
-const STREAM_FROM: u64 = 32 << 20;
+use transfer_memory::segment::STREAM_FROM;
 
 /// The shortest run that is written past the cache.
 const MIN_STREAMED_RUN: usize = 64 << 10;
@@ -119,6 +116,7 @@ impl Targets {
     /// one, past the cache if it does not hold all of them.
     pub(crate) fn copy_all(&self, slices: &[(usize, FetchedSlice)]) {
         let len_of = |from: &FetchedSlice| from.meta().len_bytes();
+        // The C library does it by itself only from the length of one copy on.
         let streams = slices.iter().map(|(_, from)| len_of(from)).sum::<u64>() >= STREAM_FROM;
         let copy = |(place, from): &(usize, FetchedSlice)| {
             if let Some(to) = self.places[*place].view.bytes() {

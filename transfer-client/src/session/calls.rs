@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Instant;
-use transfer_core::op::Command;
+use transfer_core::op::{Command, OpId};
 
 /// The end of one command: its answer, or the reason why there is none. A command that was not sent has no number.
 pub(crate) type Ended = Result<Answered, Error>;
@@ -23,11 +23,13 @@ pub(crate) struct Calls {
     started: Instant,
     /// The deadline of the wait for room in the ring.
     limit: Instant,
+    /// The first command, once versions that do not fit the landing pool are looked for, and the number of them at the last look.
+    refusals: Option<(OpId, Option<u64>)>,
 }
 
 impl Calls {
     pub(crate) fn new(session: Arc<Session>, started: Instant, limit: Instant) -> Calls {
-        Calls { session, todo: Vec::new(), sent: 0, ended: Vec::new(), stopped: None, started, limit }
+        Calls { session, todo: Vec::new(), sent: 0, ended: Vec::new(), stopped: None, started, limit, refusals: None }
     }
 
     pub(crate) fn add(&mut self, command: Command, held: Option<Held>) {
@@ -75,6 +77,26 @@ impl Calls {
         }
     }
 
+    /// Returns the commands whose version does not fit the landing pool, by their places, also those behind ones that have not ended. It is
+    /// called after a step that continues, and may return one again.
+    pub(crate) fn refused(&mut self, waker: &Waker) -> Vec<usize> {
+        let Some(first) = self.todo.first().and_then(|item| item.op).filter(|_| !self.session.is_forked()) else {
+            return Vec::new();
+        };
+        let (batch, look) = self.refusals.get_or_insert((first, None));
+        let behind = self.ended.len();
+        let ops = self.todo[behind..self.sent].iter().filter_map(|item| item.op);
+        let later = self.session.poll_refused(*batch, ops, look, waker);
+        let is_refused = |ended: &Ended| ended.as_ref().is_ok_and(Answered::is_refused);
+        let earlier = self.ended.iter().enumerate().filter(|(_, ended)| is_refused(ended)).map(|(at, _)| at);
+        earlier.chain(later.into_iter().map(|at| behind + at)).collect()
+    }
+
+    /// The command at this place.
+    pub(crate) fn command(&self, at: usize) -> Option<&Command> {
+        self.todo.get(at).map(|item| &item.command)
+    }
+
     /// Whether it waits for room in the ring. The sidecar does not know its deadline then.
     pub(crate) fn needs_timer(&self) -> bool {
         self.sent < self.todo.len()
@@ -93,6 +115,9 @@ impl Calls {
 
 impl Drop for Calls {
     fn drop(&mut self) {
+        if let Some((batch, _)) = self.refusals {
+            self.session.end_refusals(batch);
+        }
         if self.ended.len() < self.sent {
             self.session.abandon(self.todo[self.ended.len()..self.sent].iter().filter_map(|item| item.op));
         }

@@ -87,6 +87,28 @@ impl Session {
         }
     }
 
+    /// Returns at which of `ops` versions do not fit the landing pool, also behind ones without an end; nothing if there are no others than
+    /// at the last `look`. Then `waker` is woken when there may be, until [`end_refusals`](Session::end_refusals).
+    pub(crate) fn poll_refused(
+        &self,
+        batch: OpId,
+        ops: impl Iterator<Item = OpId>,
+        look: &mut Option<u64>,
+        waker: &Waker,
+    ) -> Vec<usize> {
+        let mut table = self.table.lock();
+        if !table.poll_refusals(batch, look, waker) {
+            return Vec::new();
+        }
+        ops.enumerate().filter(|(_, op)| table.is_refused(*op)).map(|(at, _)| at).collect()
+    }
+
+    pub(crate) fn end_refusals(&self, batch: OpId) {
+        if !self.is_forked() {
+            self.table.lock().end_refusals(batch);
+        }
+    }
+
     /// Gives up these operations: they are cancelled, and late results are released.
     pub(crate) fn abandon(&self, ops: impl IntoIterator<Item = OpId>) {
         if self.is_forked() {

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Instant;
 use transfer_core::fabric::FabricKind;
-use transfer_core::op::{Answer, OpId, Reply, Request};
+use transfer_core::op::{Answer, FailureCode, OpId, Reply, Request};
 use transfer_core::tensor::Key;
 
 /// The kind of reply that an operation expects.
@@ -74,6 +74,11 @@ impl Answered {
             Answer::Fetched { tensor, .. } => Some(tensor.publication).filter(|publication| *publication > 0),
             _ => None,
         }
+    }
+
+    /// Whether the version does not fit the landing pool.
+    pub(crate) fn is_refused(&self) -> bool {
+        matches!(&self.answer, Answer::Failed { failure, .. } if failure.code == FailureCode::TooLarge)
     }
 
     /// The answer, as `take` reads it. The table passes only answers of the kind that the operation expects, so `None` is a
@@ -143,6 +148,10 @@ pub(crate) struct Table {
     /// The calls that want to know how many versions of a key are left, by their numbers.
     counting: HashMap<u64, Counting>,
     next_count: u64,
+    /// How many versions did not fit the landing pool.
+    refusals: u64,
+    /// Wakes the batches that look for these, by their first operations.
+    awaiting_refusals: HashMap<OpId, Waker>,
 }
 
 /// A call that wants to know how many versions of a key are left.
@@ -247,6 +256,22 @@ impl Table {
         }
     }
 
+    /// Whether a version may not have fitted the landing pool since the last look. From then on `waker` is woken when there is another one,
+    /// until [`end_refusals`](Table::end_refusals). A batch has the number of its first operation.
+    pub(crate) fn poll_refusals(&mut self, batch: OpId, look: &mut Option<u64>, waker: &Waker) -> bool {
+        self.awaiting_refusals.entry(batch).or_insert_with(|| waker.clone()).clone_from(waker);
+        look.replace(self.refusals) != Some(self.refusals)
+    }
+
+    pub(crate) fn end_refusals(&mut self, batch: OpId) {
+        self.awaiting_refusals.remove(&batch);
+    }
+
+    /// Whether the version of this operation, which has ended and was not polled, does not fit the landing pool.
+    pub(crate) fn is_refused(&mut self, op: OpId) -> bool {
+        matches!(self.slot(op).map(|slot| &slot.state), Some(State::Done(Ok(answered))) if answered.is_refused())
+    }
+
     /// Gives up an operation: it is cancelled, or its result is released.
     pub(crate) fn abandon(&mut self, op: OpId, effects: &mut Effects) {
         let Some(slot) = self.slot(op) else { return };
@@ -314,7 +339,11 @@ impl Table {
             }
             Answer::TakenBack { pushed, .. } => loan = Some(Box::new(self.end_loan(*pushed)?)),
             Answer::Deleted => self.loans.deleted(op, true),
-            Answer::Failed { kept, .. } => {
+            Answer::Failed { kept, failure, .. } => {
+                if failure.code == FailureCode::TooLarge {
+                    self.refusals += 1;
+                    effects.wakers.extend(self.awaiting_refusals.values().cloned());
+                }
                 self.loans.deleted(op, false);
                 if let (Some(notices), Some(push)) = (&self.notices, self.loans.push(op)) {
                     notices.failed(push);

@@ -3,10 +3,7 @@
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use transfer_memory::segment::Mapping;
-
-/// From this length on, a copy bypasses the cache, which could not hold it.
-const STREAM_FROM: u64 = 32 << 20;
+use transfer_memory::segment::{Mapping, STREAM_FROM};
 
 /// Larger than any length, and far from an overflow.
 const NOTHING_LEFT: u64 = 1 << 63;

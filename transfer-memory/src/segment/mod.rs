@@ -36,6 +36,7 @@ pub use reader_locks::is_marked;
 pub(crate) use reader_locks::reopen;
 pub use reference::ReferenceMarks;
 pub use registered::OwnedMemory;
+pub use stream::STREAM_FROM;
 
 #[cfg(test)]
 mod peer_tests;

@@ -1,8 +1,10 @@
 //! Memory of this process alone, for what has no place in a segment.
 
 use super::Bytes;
+use crate::cgroup;
 use memmap2::{Advice, MmapMut};
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 /// Bytes that are written before they are read, as a whole or a part at a time. They are zero before. Memory is taken with the
@@ -17,9 +19,11 @@ impl OwnMemory {
     /// Asks for `len` bytes.
     ///
     /// # Errors
-    /// That of the kernel, where there is not so much memory, or the process may not have it.
+    /// That of the kernel, where there is not so much memory, or the process may not have it; `OutOfMemory`, with the limit, where its
+    /// control groups allow less. The kernel would end the process there, once the pages are written.
     pub fn new(len: u64) -> io::Result<OwnMemory> {
         let len = usize::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        within(len as u64, cgroup::memory_limit(Path::new("/proc/self")))?;
         let map = MmapMut::map_anon(len.max(1))?;
         // A wish: it is faster with huge pages.
         let _ = map.advise(Advice::HugePage);
@@ -42,9 +46,29 @@ impl OwnMemory {
     }
 }
 
+/// Refuses more bytes than the control groups allow.
+fn within(len: u64, limit: Option<u64>) -> io::Result<()> {
+    match limit.filter(|limit| len > *limit) {
+        Some(limit) => {
+            let text = format!("the memory cgroup of this process allows {limit} bytes");
+            Err(io::Error::new(io::ErrorKind::OutOfMemory, text))
+        }
+        None => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // Promise: large-tensors
+    #[test]
+    fn more_than_the_control_groups_allow_is_refused() {
+        assert!(within(4096, Some(4096)).is_ok() && within(u64::MAX, None).is_ok());
+        let e = within(4097, Some(4096)).unwrap_err();
+        assert_eq!(e.kind(), io::ErrorKind::OutOfMemory);
+        assert_eq!(e.to_string(), "the memory cgroup of this process allows 4096 bytes");
+    }
 
     #[test]
     fn own_memory_is_zero_then_written_then_shared() {

@@ -135,7 +135,7 @@ class Client(Pinning):
     def fetch_many(self, keys: Sequence[str], **options: Unpack[FetchOptions]) -> list[Tensor | Error]:
         """Fetches many tensors with one wait. The options are those of `fetch`.
         Returns a result for each key, in order: its tensor, or the `Error` that `fetch` would raise. One key that fails costs no other. Those that
-        do not fit the landing pool come when all others have ended, and have the time-out once more.
+        do not fit the landing pool come in buckets, beside the others. The time-out is that of all of them together.
         """
         return wait(_calls.one(self._fetch_many(_calls.keys_of(keys), **options)))
 

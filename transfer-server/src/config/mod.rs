@@ -382,7 +382,7 @@ impl Config {
 
 /// Returns the memory that the control group of this process allows, in bytes.
 pub(crate) fn group_limit() -> Option<u64> {
-    transfer_terminal::cgroup::memory_limit(Path::new("/proc/self"))
+    transfer_memory::cgroup::memory_limit(Path::new("/proc/self"))
 }
 
 /// Returns the default of the limit of pinned memory in a control group that allows this much. The kernel ends a process that

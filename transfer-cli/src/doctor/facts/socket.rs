@@ -91,7 +91,7 @@ fn state(path: &Path) -> State {
 fn process(pid: i32) -> Process {
     let process = PathBuf::from(format!("/proc/{pid}"));
     Process {
-        group_limit_bytes: transfer_terminal::cgroup::memory_limit(&process),
+        group_limit_bytes: transfer_memory::cgroup::memory_limit(&process),
         open_files: open_files(&read_to_string(process.join("limits")).unwrap_or_default()),
     }
 }
