@@ -96,7 +96,7 @@ fn tensor_larger_than_the_pool_comes_in_buckets() {
     let both = far.fetch_many(["held", "k"]).call();
     both.into_iter().for_each(|one| drop(one.expect("there is room for both")));
     pusher.push_slice("flat", [BYTES / 8], &elements(5)).call().expect("pushed");
-    let mut begun = far.fetch_many(["late", "k", "small", "flat"]).timeout(PATIENCE).begin();
+    let mut begun = far.fetch_many(["late", "k", "small", "flat"]).timeout(WAIT_LIMIT).begin();
     // The large ones do not wait for those before them, whose time they share.
     let before = bytes_in(scene.b());
     poll(|| {
@@ -109,7 +109,7 @@ fn tensor_larger_than_the_pool_comes_in_buckets() {
     })
     .expect("both land");
     pusher.push_slice("late", [2], &[5_u8, 6]).call().expect("pushed");
-    let mut many = begun.wait(PATIENCE).expect("in time");
+    let mut many = begun.wait(WAIT_LIMIT).expect("in time");
     drop(begun);
     let flat = many.pop().expect("four").expect("in buckets");
     assert!(flat.as_slice::<u64>().expect("its type") == elements(5));
@@ -131,7 +131,7 @@ fn buckets_find_room_beside_what_their_reader_holds() {
     let bytes = vec![3_u8; (POOL * 6 / 10) as usize];
     pusher.push_slice("held", [bytes.len() as u64], &bytes).call().expect("pushed");
     let held = far.fetch("held").call().expect("it fits");
-    check(&far.fetch("k").bucket_bytes(POOL / 2).timeout(PATIENCE).call().expect("in shorter buckets"), 100);
+    check(&far.fetch("k").bucket_bytes(POOL / 2).timeout(WAIT_LIMIT).call().expect("in shorter buckets"), 100);
     assert!(held.as_bytes() == bytes);
     drop((held, pusher, far));
     scene.end();

@@ -21,7 +21,8 @@ const FETCH_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Eight sidecars, a worker that pushes at the first, and one that reads at each of the others.
 fn cluster(fan_out: &str) -> (Scene, Worker, Vec<Worker>) {
-    let tcp = ["--listen", "127.0.0.1:0", "--verbs", "off", "--shm", "off", "--fan-out", fan_out];
+    let tcp =
+        ["--listen", "127.0.0.1:0", "--verbs", "off", "--shm", "off", "--fan-out", fan_out, "--chunk-bytes", "1MiB"];
     let own = [&tcp[..], &["--pool-bytes", "64MiB", "--http-listen", "127.0.0.1:0"]].concat();
     let scene = Scene::exactly(&[&own[..]; READERS + 1]);
     let mut pusher = Worker::of(scene.a(), "pusher").arena_bytes(128 << 20).start();
@@ -68,19 +69,19 @@ fn total(scene: &Scene, name: &str) -> u64 {
     scene.nodes.iter().map(|node| sample(node, name, "")).sum()
 }
 
-/// The owner begins with two copies. It sends more only to nodes for which there is no digest yet when it has become idle. How many copies
-/// nodes send otherwise is counted beside the code.
+/// The owner sends two copies at a time, and more to nodes that ask when one of them is sent. How many copies nodes send otherwise is counted
+/// beside the code: on a busy host a node may seem to have stopped.
 // Promise: spreading, seen to fail
 #[test]
 fn seven_nodes_get_a_version_from_each_other() {
     let (scene, mut pusher, mut readers) = cluster("2");
     let mut have_come_from_others = 0;
-    // The owner sends all of a version if it is idle before the digest is made.
+    // The owner sends all of a version if it is idle again before the others ask.
     for version in 2..MAX_VERSIONS {
         if version > 4 && have_come_from_others > 0 {
             break;
         }
-        let before = relayed(&scene.nodes);
+        let before = total(&scene, "transfer_relayed_bytes_total");
         let waiting: Vec<_> = readers.iter_mut().map(|reader| waits(reader, version)).collect();
         let spec = Spec::bytes(LEN, version);
         pusher.push("w", spec.clone()).version(version).get();
@@ -89,26 +90,56 @@ fn seven_nodes_get_a_version_from_each_other() {
             let fetched = fetch.get();
             assert_eq!((fetched.version, fetched.sum, fetched.report.bytes), (version, spec.sum(), LEN));
             assert_eq!(fetched.report.fabric, "tcp");
-            assert!([0, LEN].contains(&fetched.report.relayed), "{:?}", fetched.report);
-            came_from_others += fetched.report.relayed / LEN;
+            assert!(fetched.report.relayed <= LEN, "{:?}", fetched.report);
+            came_from_others += fetched.report.relayed;
         }
         have_come_from_others += came_from_others;
-        holds("copies that others have sent", || match relayed(&scene.nodes) - before {
-            sent if sent == came_from_others => Ok(()),
+        // What was given up may have been sent, too.
+        holds("bytes that others have sent", || match total(&scene, "transfer_relayed_bytes_total") - before {
+            sent if sent >= came_from_others => Ok(()),
             sent => Err(sent),
         });
         holds("copies of both", || match served(scene.a()) + relayed(&scene.nodes) {
-            sent if sent == 7 * (version - 1) => Ok(()),
+            sent if sent >= READERS as u64 * (version - 1) - 1 => Ok(()),
             sent => Err(sent),
         });
-        assert_eq!(sample(scene.a(), "transfer_redirects_total", ""), relayed(&scene.nodes));
         holds("requests for which the version is held", || match sample(scene.a(), "transfer_redirects_held", "") {
             0 => Ok(()),
             held => Err(held),
         });
     }
     assert!(have_come_from_others > 0, "the owner has sent all of each version");
-    assert_eq!(total(&scene, "transfer_relay_fallbacks_total"), 0);
+    drop((pusher, readers));
+    scene.end();
+}
+
+/// All of them wait when the version is pushed, so each is sent to the one before it, unless that seems to have stopped on a busy host.
+// Promise: spreading
+#[test]
+fn no_node_of_a_chain_sends_more_than_one_copy() {
+    let (scene, mut pusher, mut readers) = cluster("1");
+    let of_each = || {
+        let relays = scene.nodes[1..].iter().map(|node| sample(node, "transfer_relayed_bytes_total", ""));
+        let mut sent: Vec<_> = relays.collect();
+        sent.push(served(scene.a()) * LEN);
+        sent
+    };
+    let is_chain = (2..MAX_VERSIONS).any(|version| {
+        let before = of_each();
+        let waiting: Vec<_> = readers.iter_mut().map(|reader| waits(reader, version)).collect();
+        let spec = Spec::bytes(LEN, version);
+        pusher.push("w", spec.clone()).version(version).get();
+        for fetch in waiting {
+            assert_eq!(fetch.get().sum, spec.sum());
+        }
+        holds("copies of all", || match of_each().iter().sum::<u64>() - before.iter().sum::<u64>() {
+            sent if sent >= READERS as u64 * LEN => Ok(()),
+            sent => Err(sent),
+        });
+        let sent: Vec<_> = of_each().iter().zip(before).map(|(after, before)| after - before).collect();
+        sent.iter().filter(|sent| **sent == LEN).count() == READERS && sent.iter().sum::<u64>() == READERS as u64 * LEN
+    });
+    assert!(is_chain, "no version has spread as a chain");
     drop((pusher, readers));
     scene.end();
 }

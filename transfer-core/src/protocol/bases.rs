@@ -8,7 +8,7 @@ use super::transfers::Held;
 use crate::fabric::LinkId;
 use crate::tensor::Version;
 use crate::time::Time;
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashMap;
 use std::collections::BTreeMap;
 
 /// The most versions that are kept. A peer says of which versions deltas may follow, and short ones need no room to speak of.
@@ -39,6 +39,8 @@ struct Base {
     /// When the owner was asked for it.
     asked: Time,
     deltas_follow: bool,
+    /// If other nodes may be sent here for it: until when those may come back that have asked for chunks of it.
+    asked_until: Option<Time>,
     bytes: u64,
     place: u64,
 }
@@ -86,13 +88,32 @@ impl Bases {
         self.next += 1;
         self.bytes += bytes;
         self.order.insert(self.next, of.clone());
-        self.kept.insert(of, Base { held, version, asked, deltas_follow, bytes, place: self.next });
+        self.kept.insert(of, Base { held, version, asked, deltas_follow, asked_until: None, bytes, place: self.next });
         while (self.bytes > self.limit || self.kept.len() > MAX_BASES)
             && let Some(of) = self.order.first_key_value().map(|(_, of)| of.clone())
         {
             given_up.extend(self.give_up(&of));
         }
         given_up
+    }
+
+    /// Notes until when nodes may come back for the version that is kept, to which others may be sent.
+    pub(super) fn ask_until(&mut self, of: &Spreading, until: Time) {
+        if let Some(base) = self.kept.get_mut(&kept_under(of)) {
+            base.asked_until = base.asked_until.max(Some(until));
+        }
+    }
+
+    /// Returns until when nodes may come back for the version that is kept.
+    pub(super) fn asked_until(&self, of: &Spreading) -> Option<Time> {
+        self.kept.get(&kept_under(of))?.asked_until
+    }
+
+    /// Returns the versions of a link to which other nodes may be sent, and whether deltas of them may follow.
+    pub(super) fn spreading_of(&self, link: LinkId) -> Vec<(Tenant, Held, bool)> {
+        let these = self.order.values().filter(|of| of.0 == link).filter_map(|of| Some((of.1, self.kept.get(of)?)));
+        let spreads = these.filter(|(_, base)| base.asked_until.is_some());
+        spreads.map(|(tenant, base)| (tenant, base.held, base.deltas_follow)).collect()
     }
 
     /// Gives up the version of a key or its series.
@@ -109,15 +130,9 @@ impl Bases {
         self.give_up(&of)
     }
 
-    /// Returns the versions of a tenant that are kept for other nodes alone, the oldest first, but those of keys and series for which other nodes
-    /// wait.
-    pub(super) fn relays_of<'a>(
-        &self,
-        tenant: Tenant,
-        awaited: impl Iterator<Item = &'a Spreading>,
-    ) -> Vec<(Spreading, BlobId)> {
-        let awaited: HashSet<_> = awaited.map(kept_under).collect();
-        let these = self.order.values().filter(|of| of.1 == tenant && !awaited.contains(*of));
+    /// Returns the versions of a tenant that are kept for other nodes alone, the oldest first.
+    pub(super) fn relays_of(&self, tenant: Tenant) -> Vec<(Spreading, BlobId)> {
+        let these = self.order.values().filter(|of| of.1 == tenant);
         let relay = |of: &Spreading| {
             let base = self.kept.get(of).filter(|base| !base.deltas_follow)?;
             Some((of.clone(), base.held.blob))

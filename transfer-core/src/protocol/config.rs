@@ -40,6 +40,8 @@ pub struct NodeConfig {
     /// How many other nodes get a version from here at a time. The next ones are sent to nodes that have it or are receiving it. 0: no
     /// node is sent to another one.
     pub fan_out: usize,
+    /// The length, in bytes, of the chunks in which such versions are sent. It is longer for versions that would have more than 1,024.
+    pub chunk_bytes: u64,
     /// The length, in bytes, of the shortest version for which nodes are sent to others.
     pub spreads_from: u64,
     /// The limits on keys and versions.
@@ -75,6 +77,7 @@ impl NodeConfig {
             max_references: 1 << 16,
             base_bytes: 4 << 30,
             fan_out: 0,
+            chunk_bytes: 4 << 20,
             spreads_from: 4 << 20,
             limits: Limits::default(),
             require: None,

@@ -156,7 +156,7 @@ pub struct Meters {
 pub struct SpreadMeter {
     /// Requests of other nodes that were sent to others for a version of this node.
     pub redirects: u64,
-    /// Versions of other nodes that were sent on from here.
+    /// Versions of other nodes whose last chunk was sent on from here.
     pub relayed: u64,
     /// Their bytes.
     pub relayed_bytes: u64,
@@ -334,6 +334,11 @@ impl Meters {
         }
     }
 
+    /// Counts the bytes of a chunk of a version that this node has sent to a peer.
+    pub(super) fn served_chunk(&mut self, path: PathId, bytes: u64, copied: u64) {
+        self.carried(Operation::Serve, path, bytes, copied);
+    }
+
     /// Counts a push of a peer that has landed.
     pub(super) fn landed(&mut self, path: PathId, bytes: u64, copied: u64) {
         self.carried(Operation::Land, path, bytes, copied);
@@ -395,9 +400,9 @@ impl Meters {
         self.spreading.held -= 1;
     }
 
-    /// Counts a version of another node that was sent on.
-    pub(super) fn relayed(&mut self, bytes: u64) {
-        self.spreading.relayed += 1;
+    /// Counts a chunk of a version of another node that was sent on, and a version if it is its last one.
+    pub(super) fn relayed(&mut self, bytes: u64, is_last: bool) {
+        self.spreading.relayed += u64::from(is_last);
         self.spreading.relayed_bytes += bytes;
     }
 

@@ -21,7 +21,7 @@
 //! - `pings`: round trips that an operator measures.
 //! - `spill`: versions that are written to disk.
 //! - `bases`: versions that are kept because deltas of them may follow, or other nodes may ask for them. `relays`: versions that
-//!   spread through their readers.
+//!   spread through their readers. `search`: the nodes that are asked for such a version. `chunks`: what has come of it.
 //! - `exchanges`: what exchanges of record batches have here, for operators.
 //! - `parents`: versions that have outlived their worker, and stay as long as another key is published.
 //!
@@ -35,6 +35,7 @@
 
 mod action;
 mod bases;
+mod chunks;
 mod config;
 mod control;
 mod counters;
@@ -49,10 +50,12 @@ mod links;
 mod meters;
 mod node;
 mod parents;
+mod passing;
 mod pings;
 mod references;
 mod relays;
 mod rules;
+mod search;
 mod sessions;
 mod slab;
 mod snapshot;

@@ -146,19 +146,33 @@ pub struct LimitsConfig {
     pub base_bytes: Size,
 
     /// How many other nodes get a version from here at a time. Further nodes that ask for it meanwhile are sent to those, which send it on
-    /// as soon as they have it. Versions of less than 4 MiB are always sent from here. With 0 all are. 2 suits nodes that reach each other
-    /// and fetch the same versions at about the same time
+    /// in chunks as soon as they have them. Versions of less than 4 MiB are always sent from here. With 0 all are. 1 or 2 suits nodes that
+    /// reach each other and fetch the same versions at about the same time
     #[arg(long, env = "TRANSFER_FAN_OUT", value_name = "N", default_value_t = 0)]
     pub fan_out: usize,
+
+    /// The length of the chunks in which such versions are sent, rounded up to a multiple of 64 bytes. A version of more than 1,024 of them
+    /// has longer ones
+    #[arg(long, env = "TRANSFER_CHUNK_BYTES", value_name = "SIZE", default_value_t = DEFAULT_CHUNK_BYTES)]
+    pub chunk_bytes: Size,
 }
 
 /// Two states of some gigabytes; the pool limits it further.
 const DEFAULT_BASE_BYTES: Size = Size(4 << 30);
 
+/// Long enough that requests and grants cost little, and short enough that a node sends most of a version on while the rest comes.
+const DEFAULT_CHUNK_BYTES: Size = Size(4 << 20);
+
 impl Default for LimitsConfig {
     fn default() -> LimitsConfig {
         let unfinished_versions = Limits::default().unfinished_versions;
-        LimitsConfig { limits: Vec::new(), unfinished_versions, base_bytes: DEFAULT_BASE_BYTES, fan_out: 0 }
+        LimitsConfig {
+            limits: Vec::new(),
+            unfinished_versions,
+            base_bytes: DEFAULT_BASE_BYTES,
+            fan_out: 0,
+            chunk_bytes: DEFAULT_CHUNK_BYTES,
+        }
     }
 }
 

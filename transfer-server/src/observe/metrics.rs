@@ -154,8 +154,16 @@ fn of_transfers(f: &mut Families, look: &Observation) {
     let SpreadMeter { redirects, relayed, relayed_bytes, refused, asked_again, held } = meters.spreading();
     let what = "Requests of other nodes that were sent to nodes that have a version of this node, or are receiving it.";
     f.count("transfer_redirects_total", what, redirects);
-    f.count("transfer_relayed_versions_total", "Versions of other nodes that were sent on from here.", relayed);
-    f.count("transfer_relayed_bytes_total", "Bytes of these versions.", relayed_bytes);
+    f.count(
+        "transfer_relayed_versions_total",
+        "Versions of other nodes whose last chunk was sent on from here.",
+        relayed,
+    );
+    f.count(
+        "transfer_relayed_bytes_total",
+        "Bytes of versions of other nodes that were sent on from here.",
+        relayed_bytes,
+    );
     let what = "Versions that came from other nodes than their owner, and had other bytes than their owner says.";
     f.count("transfer_relays_refused_total", what, refused);
     let what = "Fetches for which no other node had the version, so that its owner was asked again.";

@@ -40,6 +40,7 @@ impl DataPlane {
         node.limits = config.limits.all().node;
         node.base_bytes = config.limits.base_bytes.0;
         node.fan_out = config.limits.fan_out;
+        node.chunk_bytes = config.limits.chunk_bytes.0;
         node.timed = !config.watch.no_timings;
         node.spill = config.spill.node();
         let poll = poll::configured(config.poll);

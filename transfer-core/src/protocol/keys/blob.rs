@@ -13,7 +13,7 @@ use crate::protocol::tenant::Tenant;
 use crate::tensor::{BodyRange, Cut, Excerpt, Life, Packing, Retention, Spill, TensorMeta, Until, Version};
 use crate::time::Time;
 use crate::trace::TraceContext;
-use std::num::{NonZeroU32, NonZeroU64};
+use std::num::NonZeroU32;
 
 /// A tenth of a second, in nanoseconds.
 const TENTH_NS: u64 = 100_000_000;
@@ -279,6 +279,10 @@ impl Blob {
         self.rare.as_ref()?.trace
     }
 
+    pub(super) fn set_trace(&mut self, trace: Option<TraceContext>) {
+        self.rare().trace = trace;
+    }
+
     /// Returns the ranges of the body, if there are several.
     fn ranges(&self) -> Option<&[LocalSlice]> {
         self.rare.as_ref()?.ranges.as_deref()
@@ -359,7 +363,12 @@ impl Blob {
 
     /// Returns the ranges of memory in which a range of the body lies.
     pub(crate) fn cut(&self, range: BodyRange) -> impl Iterator<Item = LocalSlice> {
-        let (mut start, mut rest) = (self.meta.body_offset() + range.offset, range.len);
+        self.chunk(BodyRange { offset: self.meta.body_offset() + range.offset, ..range })
+    }
+
+    /// Returns the ranges of memory in which a range lies of all that is sent of it: of the metadata and the body.
+    pub(crate) fn chunk(&self, range: BodyRange) -> impl Iterator<Item = LocalSlice> {
+        let (mut start, mut rest) = (range.offset, range.len);
         let parts = self.slices().map_while(move |slice| {
             let part = match rest {
                 0 => return None,
@@ -408,14 +417,6 @@ impl Keys {
             self.counted.version_came(blob.domain);
         }
         self.blobs.insert(blob)
-    }
-
-    /// Returns the number by which a peer may name a version that it has got. `None`: each fetch of it has to come here,
-    /// because they are counted.
-    pub(crate) fn identity_of(&self, id: BlobId) -> Option<NonZeroU64> {
-        let shared = !self.blobs.get(id)?.counts_fetches();
-        // The highest bit is that of contents.
-        shared.then(|| NonZeroU64::MIN.saturating_add(id.to_u64() & (u64::MAX >> 1)))
     }
 
     /// Allows workers of these tenants to read the version, too.

@@ -8,7 +8,7 @@
 //! - `waiters`: the waiters for a key's versions.
 //! - `copies`: the copies that readers share of what they cannot read where it lies.
 //! - `deltas`: which bases the deltas of a version have, and how fast versions leave.
-//! - `spreads`: the nodes to which a version was sent, and those that were sent to them.
+//! - `spreads`: the nodes that get a version from here, those that were sent to them, and the digests of its chunks.
 //! - `board`: the versions that workers look up without asking the sidecar. `notices`: the versions that workers
 //!   announce to each other.
 //! - `ended`: streams that have ended with their owner.
@@ -37,7 +37,7 @@ pub(super) use ended::EndedStream;
 pub(super) use older::Older;
 pub(super) use owner::{Claimant, Claiming, Landed, Outlived, Owner};
 pub(super) use record::Record;
-pub(super) use spreads::{Fan, Spreads};
+pub(super) use spreads::{DigestsDue, Fan};
 pub(super) use versions::Picked;
 pub(super) use waiters::{Concerned, Waiter};
 

@@ -176,6 +176,20 @@ impl Landing {
         Some((range, slice))
     }
 
+    /// Allocates room for a version of this length whose chunks land apart from their headers, and for the header of one chunk. Also returns
+    /// where the version lies.
+    pub(crate) fn room_for_chunks(&mut self, domain: Tenant, len: u64) -> Option<(Allocation, LocalSlice, Allocation)> {
+        let pool = self.pools.get_mut(&domain)?;
+        let range = pool.alloc.allocate(padded(len)?).ok()?;
+        let Ok(cell) = pool.alloc.allocate(HEADER_BYTES) else {
+            // The allocator made this range, so it accepts it.
+            let _ = pool.alloc.free(range);
+            return None;
+        };
+        let slice = LocalSlice { len, ..pool.slice(&range) };
+        Some((range, slice, cell))
+    }
+
     /// Returns where a range of a pool lies.
     pub(crate) fn slice(&self, domain: Tenant, range: &Allocation) -> Option<LocalSlice> {
         self.pools.get(&domain).map(|pool| pool.slice(range))

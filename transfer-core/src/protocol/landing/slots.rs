@@ -68,6 +68,11 @@ impl GrantTag {
         GrantTag { id, part: 0 }
     }
 
+    /// Returns the tags of a slot whose body lies in one range apart, in the order in which they are closed.
+    pub(crate) fn of_apart(id: SlotId) -> [GrantTag; 2] {
+        [0, 1].map(|part| GrantTag { id, part })
+    }
+
     /// Returns the slot.
     pub(crate) fn slot(self) -> SlotId {
         self.id

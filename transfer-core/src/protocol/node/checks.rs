@@ -16,7 +16,7 @@ use crate::time::Time;
 use crate::wire::message::{Body, Role};
 
 impl Node {
-    /// Whether the digest with this tag is of a version that has not come from its owner.
+    /// Whether the digest with this tag is of a chunk that has not come from its owner.
     #[cfg(test)]
     pub(crate) fn is_of_relay(&self, tag: u64) -> bool {
         matches!(self.proofs.get(Id::from_u64(tag)), Some(Proof::Came(..)))

@@ -216,7 +216,7 @@ impl Node {
         let looks =
             self.references.look_at().into_iter().chain(self.parents.look_at()).chain(self.spills.paused_until());
         let looks = looks.chain(self.packs_waiting.front().map(|(at, _)| *at));
-        let looks = looks.chain(self.transfers.stalls_at());
+        let looks = looks.chain(self.transfers.stalls_at()).chain(self.relays.passing.ends_at());
         let ending = self.is_ending().then_some(self.common.latest);
         let looks = looks.chain(self.counters.wake_at());
         self.sessions.next_deadline().into_iter().chain(looks).chain(ending).min()
@@ -240,6 +240,7 @@ impl Node {
         ownership!(self).look_for_parents(now);
         answering!(self).end_waiting_packs(now);
         fetching!(self).end_stalled(now);
+        fetching!(self).end_passing(now);
         self.spills.timeout(now);
         counting!(self).count(now, |counters| counters.timeout(now));
     }
@@ -361,6 +362,6 @@ impl Node {
 
 /// Whether a node has something to do that was put off until all other actions are carried out.
 fn has_put_off(node: &Node) -> bool {
-    let Node { relays, transfers, landing, spills, .. } = node;
-    relays.has_ended_sends() || transfers.has_put_off() || landing.is_to_serve() || spills.is_due()
+    let Node { transfers, landing, spills, .. } = node;
+    transfers.has_put_off() || landing.is_to_serve() || spills.is_due()
 }

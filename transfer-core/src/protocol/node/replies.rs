@@ -37,8 +37,8 @@ pub(super) struct Carried {
     pub(super) delta: u64,
     /// The owner's number for the publication. `None`: its fetches are counted.
     pub(super) identity: Option<NonZeroU64>,
-    /// It came from another node than its owner.
-    pub(super) is_relayed: bool,
+    /// How many of its bytes came from other nodes than its owner.
+    pub(super) relayed: u64,
 }
 
 /// A transfer that a peer began and that has ended.

@@ -31,6 +31,7 @@ mod solo;
 mod spill;
 mod spreading;
 mod spreading_ends;
+mod spreading_relays;
 mod spreading_times;
 mod steps;
 mod tables;

@@ -45,8 +45,10 @@ pub(super) struct Solo {
     pub(super) at: LinkId,
     /// The segments that the node has passed and that the peer has not kept yet.
     pub(super) shares: Vec<SegmentId>,
-    grants: VecDeque<(LocalSlice, u64)>,
-    revokes: VecDeque<(RemoteKey, u64)>,
+    /// The tags of the copies that it has asked for.
+    pub(super) copies: Vec<u64>,
+    grants: VecDeque<(LinkId, LocalSlice, u64)>,
+    revokes: VecDeque<(LinkId, RemoteKey, u64)>,
     pub(super) controls: Vec<Control>,
     pub(super) replies: Vec<Reply>,
     /// The segments that are reported as unused.
@@ -81,6 +83,7 @@ impl Solo {
             digests: Vec::new(),
             at: LINK,
             shares: Vec::new(),
+            copies: Vec::new(),
             grants: VecDeque::new(),
             revokes: VecDeque::new(),
             controls: Vec::new(),
@@ -133,12 +136,13 @@ impl Solo {
                         self.writes.push(write.work);
                         self.headers.extend(write.header.and_then(|(_, bytes)| Header::decode(&bytes).ok()));
                     }
-                    Action::Post(Post::Grant { range, tag, .. }) => self.grants.push_back((range, tag)),
-                    Action::Post(Post::Revoke { key, tag, .. }) => self.revokes.push_back((key, tag)),
+                    Action::Post(Post::Grant { link, range, tag, .. }) => self.grants.push_back((link, range, tag)),
+                    Action::Post(Post::Revoke { link, key, tag }) => self.revokes.push_back((link, key, tag)),
                     Action::Post(Post::Share { segment, .. }) => self.shares.push(segment),
                     Action::Host(HostAction::Control(control)) => self.controls.push(control),
                     Action::Host(HostAction::Reply { reply, .. }) => self.replies.push(reply),
                     Action::Host(HostAction::Digest { tag, .. }) => self.digests.push(tag),
+                    Action::Host(HostAction::Copy { tag, .. }) => self.copies.push(tag),
                     Action::Host(HostAction::SegmentUnused { segment }) => self.unused.push(segment),
                     Action::Host(HostAction::Ponged { token, lost }) => self.ponged.push((token, lost)),
                     Action::Fabric(FabricAction::Disconnect { reason, .. }) => self.ended = Some(reason),
@@ -166,25 +170,25 @@ impl Solo {
 
     /// Completes the grants that the node has posted.
     pub(super) fn grant(&mut self) {
-        while let Some((range, tag)) = self.grants.pop_front() {
+        while let Some((link, range, tag)) = self.grants.pop_front() {
             self.keys += 1;
             let remote = RemoteSlice::new(range.offset, range.len, RemoteKey(self.keys));
-            self.node.fabric_event(self.now, FabricEvent::Granted { link: self.at, tag, remote }, None);
+            self.node.fabric_event(self.now, FabricEvent::Granted { link, tag, remote }, None);
             self.drain();
         }
     }
 
     pub(super) fn revoke(&mut self) {
-        while let Some((key, tag)) = self.revokes.pop_front() {
-            self.node.fabric_event(self.now, FabricEvent::Revoked { link: self.at, key, tag }, None);
+        while let Some((link, key, tag)) = self.revokes.pop_front() {
+            self.node.fabric_event(self.now, FabricEvent::Revoked { link, key, tag }, None);
             self.drain();
         }
     }
 
     /// Completes the last of the ends of grants that the node has posted. Returns whether there was one.
     pub(super) fn revoke_last(&mut self) -> bool {
-        let Some((key, tag)) = self.revokes.pop_back() else { return false };
-        self.node.fabric_event(self.now, FabricEvent::Revoked { link: self.at, key, tag }, None);
+        let Some((link, key, tag)) = self.revokes.pop_back() else { return false };
+        self.node.fabric_event(self.now, FabricEvent::Revoked { link, key, tag }, None);
         self.drain();
         true
     }

@@ -1,177 +1,177 @@
-//! Tests of versions that spread through their readers: nodes that fail, a link to the owner that ends, and fetches with different
-//! deadlines.
+//! Tests of versions that spread through their readers: nodes that fail, late writes, and a link to the owner that ends.
 
 use super::pair::{POOL_BYTES, Pair, bytes, key, name};
 use super::solo::{LINK, OURS, Solo};
 use super::spreading::{
-    DIGEST, FAR_NAME, FETCH_TIMEOUT, LEN, OTHER, OTHER_NAME, THIRD, describe, fetch, fetch_for, has_fetched, land,
-    last, proves, reader, redirect,
+    CHUNK, CHUNKS, DIGEST, FAR_NAME, FETCH_TIMEOUT, LEN, OTHER, OTHER_NAME, OWNER_NAME, THIRD, asked, cancelled,
+    chunk_request, come, digests, fetch_for, has_fetched, land, last, proves, reader, redirect,
+    redirect_without_digests, refuses, write,
 };
-use crate::op::{Answer, Command, Failure, FailureCode, Fetch, OpId, Push, Reply, Request};
+use super::spreading_times::{answers, is_given_up};
+use crate::op::{Answer, Command, FailureCode, Fetch, OpId, Push, Reply, Request};
 use crate::protocol::landing::Want;
-use crate::protocol::{Control, Tenant};
+use crate::protocol::{Control, HostDone, Tenant};
 use crate::tensor::{Select, Version};
-use crate::wire::message::{Body, Message, NameRef, Role};
+use crate::wire::message::{Body, NameRef, Role};
 use std::time::Duration;
 
-// Promise: spreading, seen to fail
-#[test]
-fn short_fetch_has_its_own_time_whatever_it_waits_with() {
-    let mut solo = fetched_before();
-    // Both have come before the request.
-    for timeout in [FETCH_TIMEOUT, Duration::from_secs(8)] {
-        fetch_for(&mut solo, Select::AtLeast(Version(1)), timeout);
-    }
-    solo.at = LINK;
-    solo.grant();
-    let index = redirect(&mut solo, [OTHER_NAME; 3]);
-    solo.revoke();
-    solo.wait(Duration::from_millis(3900));
-    assert!(solo.sent.iter().all(|message| message.body.name() != "TENSOR_RE_REQUEST"));
-    solo.wait(Duration::from_millis(200));
-    solo.grant();
-    let asked = solo.last("TENSOR_RE_REQUEST");
-    assert_eq!((asked.index, solo.ended.as_ref()), (index, None), "half of the time of the short one is left");
-    // Its own time tells nothing of the node.
-    assert!(!is_given_up(&solo));
-    land(&mut solo, LINK, "TENSOR_RE_REQUEST", true);
-    assert_eq!(has_fetched(&solo), 2);
+/// Returns the requests that were given up.
+fn given_up(solo: &Solo) -> Vec<u32> {
+    solo.sent.iter().filter(|message| message.body.name() == "CANCEL").map(|message| message.index).collect()
 }
 
-/// A reader that has had the version, which does not spread.
-fn fetched_before() -> Solo {
-    let mut solo = reader();
-    describe(&mut solo, LINK, "TENSOR_REQUEST", LEN);
-    solo.grant();
-    land(&mut solo, LINK, "TENSOR_REQUEST", false);
-    solo.replies.clear();
-    solo.sent.clear();
-    solo
+pub(super) fn has_failed(solo: &Solo) -> Option<FailureCode> {
+    solo.replies.iter().find_map(|reply| match reply {
+        Reply::Answer { answer: Answer::Failed { failure, .. }, .. } => Some(failure.code),
+        _ => None,
+    })
 }
 
-// Promise: spreading, seen to fail
-#[test]
-fn fetch_with_less_time_than_a_search_asks_the_owner_by_itself() {
-    for (timeout, asks_owner) in [(FETCH_TIMEOUT, false), (Duration::from_secs(8), true)] {
-        let mut solo = fetched_before();
-        for (timeout, select) in [(FETCH_TIMEOUT, Select::Latest), (timeout, Select::AtLeast(Version(1)))] {
-            fetch_for(&mut solo, select, timeout);
-            solo.at = LINK;
-            solo.grant();
-            redirect(&mut solo, [OTHER_NAME; 3]);
-            solo.revoke();
-        }
-        let index = solo.last("TENSOR_REQUEST").index;
+fn used(solo: &Solo) -> u64 {
+    solo.node.state().snapshot(solo.now).pools.remove(0).used
+}
+
+/// Lets the other node be silent until it is given up.
+fn is_silent(solo: &mut Solo) {
+    for _ in 0..3 {
+        solo.wait(Duration::from_millis(500));
         solo.grant();
-        assert_eq!(solo.sent.iter().any(|message| message.body.name() == "TENSOR_RE_REQUEST"), asks_owner);
-        assert_eq!(solo.sent.iter().filter(|message| message.body.name() == "RELAY_REQUEST").count(), 1);
-        // The other one goes on where it is.
-        assert_eq!(patience(&mut solo, 120, Duration::from_millis(50), answers), Duration::from_secs(6));
-        if asks_owner {
-            assert_eq!(solo.last("TENSOR_RE_REQUEST").index, index);
-            land(&mut solo, LINK, "TENSOR_RE_REQUEST", true);
-            assert_eq!(has_fetched(&solo), 2, "what has come is for both");
-        }
-        assert_eq!(solo.ended, None);
     }
+    assert!(is_given_up(solo));
+}
+
+/// Lets the host make the copies that it was asked for.
+fn copies(solo: &mut Solo) {
+    for tag in std::mem::take(&mut solo.copies) {
+        solo.node.host_done(solo.now, tag, HostDone::Copied);
+        solo.drain();
+    }
+    solo.grant();
 }
 
 // Promise: spreading, seen to fail
+// Promise: range-reuse, seen to fail
 #[test]
-fn node_that_begins_to_send_late_has_half_of_what_is_left() {
-    let mut solo = searcher(Duration::from_secs(8));
-    let index = redirect(&mut solo, [OTHER_NAME; 3]);
-    assert_eq!(patience(&mut solo, 78, Duration::from_millis(50), answers), Duration::from_millis(3900));
-    describe(&mut solo, OTHER, "RELAY_REQUEST", LEN);
+fn chunk_is_asked_for_again_only_when_nobody_else_can_write_it() {
+    let mut solo = reader();
+    solo.link_to(THIRD, "far");
+    redirect(&mut solo, [OTHER_NAME, FAR_NAME, FAR_NAME]);
+    come(&mut solo, OTHER, [0]);
+    assert_eq!(asked(&solo), [0, 1, 2, 3, 4]);
+    is_silent(&mut solo);
+    assert_eq!(asked(&solo)[5..], [5, 6, 7], "the others may still be written");
+    let closing = given_up(&solo);
+    // One of them is written after all, and given up all the same.
+    let before = chunk_request(&solo, 2);
+    write(&mut solo, OTHER, 2);
+    solo.revoke();
     solo.grant();
-    // 3.9 s have passed, and 2.05 s more are half of the rest.
-    solo.wait(Duration::from_secs(2));
-    assert!(solo.sent.iter().all(|message| message.body.name() != "CANCEL"));
-    solo.wait(Duration::from_millis(100));
-    solo.at = LINK;
-    solo.grant();
-    assert_eq!((last(&solo), solo.sent.last().unwrap().index), ("TENSOR_RE_REQUEST", index));
-    assert!(!is_given_up(&solo), "that the fetch has no more time tells nothing of the node");
+    assert_eq!(asked(&solo)[8..], [2], "its slot is closed");
+    assert_ne!(chunk_request(&solo, 2), before);
+    come(&mut solo, THIRD, [5, 6, 7, 2]);
+    assert_eq!(has_fetched(&solo), 0);
+    cancelled(&mut solo, OTHER, &closing);
+    assert_eq!(asked(&solo)[9..], [1, 3, 4]);
+    come(&mut solo, THIRD, [1, 3, 4]);
+    assert_eq!((has_fetched(&solo), &solo.ended), (1, &None));
+}
+
+// Promise: spreading, seen to fail
+// Promise: range-reuse, seen to fail
+#[test]
+fn search_goes_on_in_other_memory_where_a_node_does_not_confirm_that_it_writes_no_more() {
+    let mut solo = reader();
+    solo.link_to(THIRD, "far");
+    redirect(&mut solo, [OTHER_NAME, FAR_NAME, FAR_NAME]);
+    come(&mut solo, OTHER, [0, 1]);
+    is_silent(&mut solo);
+    come(&mut solo, THIRD, [6, 7]);
+    assert!(asked(&solo).len() == 8 && solo.copies.is_empty());
+    let before = used(&solo);
+    solo.wait(Duration::from_secs(1));
+    assert_eq!(solo.copies.len(), 2, "what has come is two runs");
+    copies(&mut solo);
+    assert_eq!(asked(&solo)[8..], [2, 3, 4, 5]);
+    assert!(used(&solo) > before);
+    // What it writes late harms nobody.
+    solo.at = OTHER;
+    let late = given_up(&solo);
+    come(&mut solo, THIRD, [2, 3, 4, 5]);
+    assert_eq!((has_fetched(&solo), &solo.ended), (1, &None));
+    cancelled(&mut solo, OTHER, &late);
+    assert!(used(&solo) < before, "the memory before is free");
     assert_eq!(solo.ended, None);
+}
+
+#[test]
+fn search_that_ends_while_it_moves_leaves_nothing() {
+    let mut solo = reader();
+    solo.link_to(THIRD, "far");
+    redirect(&mut solo, [OTHER_NAME, FAR_NAME, FAR_NAME]);
+    come(&mut solo, OTHER, [0, 1]);
+    is_silent(&mut solo);
+    come(&mut solo, THIRD, [6, 7]);
+    solo.wait(Duration::from_secs(1));
+    solo.request(Request::Cancel { op: OpId(1) });
+    copies(&mut solo);
+    let late: Vec<_> = given_up(&solo);
+    solo.at = LINK;
+    solo.hear(Role::Pull, late[late.len() - 1], Body::Cancelled);
+    cancelled(&mut solo, OTHER, &late[..4]);
+    assert_eq!((used(&solo), &solo.ended), (0, &None));
+}
+
+#[test]
+fn nothing_is_copied_where_nothing_has_come() {
+    let mut solo = reader();
+    let index = redirect_without_digests(&mut solo, [OTHER_NAME; 3], 3 * CHUNK);
+    digests(&mut solo, index, 0, 3);
+    is_silent(&mut solo);
+    solo.wait(Duration::ZERO);
+    solo.grant();
+    assert_eq!((asked(&solo), solo.copies.len()), (vec![0, 1, 2, 0, 1, 2], 0));
+    for number in 0..3 {
+        land(&mut solo, LINK, number);
+    }
+    assert_eq!((has_fetched(&solo), solo.last("TAKEN").index), (1, index));
 }
 
 // Promise: spreading, seen to fail
 #[test]
 fn version_that_is_too_large_here_is_no_fault_of_a_node() {
-    let mut solo = searcher(FETCH_TIMEOUT);
-    redirect_to(&mut solo, (1, 4), 2 * POOL_BYTES);
-    describe(&mut solo, OTHER, "RELAY_REQUEST", 2 * POOL_BYTES);
-    let failed = solo.replies.iter().find_map(|reply| match reply {
-        Reply::Answer { answer: Answer::Failed { failure, .. }, .. } => Some(failure.code),
-        _ => None,
-    });
-    assert_eq!((failed, is_given_up(&solo), &solo.ended), (Some(FailureCode::TooLarge), false, &None));
-}
-
-/// Answers the last request to the owner by the name of the other node, for this version and identity and a body of this length.
-pub(super) fn redirect_to(solo: &mut Solo, (version, identity): (u64, u64), len: u64) {
-    let index = solo.last("TENSOR_REQUEST").index;
-    let (version, identity, meta) = (Version(version), super::spreading::identity(identity), bytes(len));
-    let body = Body::Redirect { version, identity, metadata_id: 1, digest: DIGEST, sources: [OTHER_NAME; 3], meta };
-    solo.at = LINK;
-    solo.hear(Role::Pull, index, body);
-}
-
-// Promise: spreading, seen to fail
-#[test]
-fn node_that_writes_something_else_may_be_silent_meanwhile() {
-    let mut solo = searcher(FETCH_TIMEOUT);
-    redirect(&mut solo, [OTHER_NAME; 3]);
-    describe(&mut solo, OTHER, "RELAY_REQUEST", LEN);
-    solo.grant();
-    let written = solo.last("RELAY_REQUEST").index;
-    // It is asked for another version while it writes this one.
-    fetch(&mut solo, Select::AtLeast(Version(2)));
-    solo.at = LINK;
-    solo.grant();
-    redirect_to(&mut solo, (2, 5), LEN);
-    solo.revoke();
-    assert_ne!(solo.last("RELAY_REQUEST").index, written);
-    let waited = patience(&mut solo, 190, Duration::from_millis(50), |_| {});
-    assert_eq!(waited, Duration::from_millis(9500), "an answer would be behind that");
-    solo.wait(Duration::from_secs(2));
-    let cancelled = solo.sent.iter().filter(|message| message.body.name() == "CANCEL").count();
-    assert_eq!((cancelled, &solo.ended), (2, &None), "both have had their time");
-}
-
-// Promise: spreading, seen to fail
-#[test]
-fn fetch_keeps_its_place_in_the_queue_for_room_when_a_node_fails() {
     let mut solo = reader();
-    let index = redirect(&mut solo, [OTHER_NAME; 3]);
-    solo.fill_pool();
-    describe(&mut solo, OTHER, "RELAY_REQUEST", LEN);
-    // Another fetch waits behind it.
-    fetch(&mut solo, Select::AtLeast(Version(2)));
-    let later = solo.last("TENSOR_REQUEST").index;
+    let index = solo.last("TENSOR_REQUEST").index;
+    let (version, meta) = (Version(1), bytes(2 * POOL_BYTES));
+    let identity = super::spreading::identity(4);
+    let (chunk_bytes, sources) = (1 << 20, [OTHER_NAME; 3]);
     solo.at = LINK;
-    let body = Body::MetaDataUpdate { version: Version(2), metadata_id: 2, meta: bytes(LEN) };
-    solo.hear(Role::Pull, later, body);
-    let first = |solo: &Solo| match solo.node.landing.first(Tenant::User(0)) {
-        Some(Want::Pull(link, id)) => (link, id.short()),
-        other => panic!("{other:?}"),
-    };
-    let relay = solo.last("RELAY_REQUEST").index;
-    assert_eq!(first(&solo), (OTHER, relay));
-    solo.at = OTHER;
-    solo.hear(Role::Pull, relay, Body::ErrorStatus(Failure::new(FailureCode::VersionGone, "a test")));
-    assert_eq!((first(&solo), solo.ended), ((LINK, index), None));
+    solo.hear(Role::Pull, index, Body::Redirect { version, identity, metadata_id: 1, chunk_bytes, sources, meta });
+    assert_eq!((has_failed(&solo), is_given_up(&solo)), (Some(FailureCode::TooLarge), false));
+    assert_eq!((last(&solo), &solo.ended), ("CANCEL", &None));
+}
+
+#[test]
+fn chunks_of_no_use_are_a_mistake() {
+    for chunk_bytes in [0, 63, 1] {
+        let mut solo = reader();
+        let index = solo.last("TENSOR_REQUEST").index;
+        let identity = super::spreading::identity(4);
+        let sources = [OTHER_NAME; 3];
+        let body =
+            Body::Redirect { version: Version(1), identity, metadata_id: 1, chunk_bytes, sources, meta: bytes(LEN) };
+        solo.at = LINK;
+        solo.hear(Role::Pull, index, body);
+        assert!(solo.ended.is_some(), "{chunk_bytes}");
+    }
 }
 
 // Promise: spreading, seen to fail
 #[test]
 fn owner_is_told_which_node_has_not_sent_a_version() {
     let mut solo = reader();
-    let index = redirect(&mut solo, [FAR_NAME, OTHER_NAME, OTHER_NAME]);
     solo.link_to(THIRD, "far");
-    let relay = solo.last("RELAY_REQUEST").index;
-    let gone = Failure::new(FailureCode::VersionGone, "a test");
-    solo.hear(Role::Pull, relay, Body::ErrorStatus(gone));
+    let index = redirect(&mut solo, [FAR_NAME, OTHER_NAME, OTHER_NAME]);
+    refuses(&mut solo, THIRD, 0, FailureCode::VersionGone);
     let told = |solo: &Solo| {
         let told = solo.sent.iter().filter_map(|message| match message.body {
             Body::SourceFailed { source } => Some((message.index, source)),
@@ -180,11 +180,40 @@ fn owner_is_told_which_node_has_not_sent_a_version() {
         told.collect::<Vec<_>>()
     };
     assert_eq!(told(&solo), [(index, 0)]);
+    solo.revoke();
+    solo.grant();
     // The next one has stopped.
     for _ in 0..3 {
         solo.wait(Duration::from_millis(500));
     }
     assert_eq!((told(&solo), &solo.ended), (vec![(index, 0), (index, 1)], &None));
+}
+
+// Promise: spreading
+#[test]
+fn refusal_of_the_owner_fails_the_fetch() {
+    let mut solo = reader();
+    redirect_without_digests(&mut solo, [OWNER_NAME; 3], LEN);
+    refuses(&mut solo, LINK, 0, FailureCode::Busy);
+    assert_eq!((has_failed(&solo), &solo.ended), (Some(FailureCode::Busy), &None));
+}
+
+// Promise: spreading, seen to fail
+#[test]
+fn node_whose_link_ends_costs_what_was_in_flight() {
+    let mut solo = reader();
+    redirect(&mut solo, [OTHER_NAME; 3]);
+    come(&mut solo, OTHER, [0, 1, 2]);
+    solo.at = OTHER;
+    solo.lose_link();
+    solo.wait(Duration::ZERO);
+    solo.grant();
+    let mut came = 7;
+    while let Some(number) = asked(&solo).get(came).copied() {
+        land(&mut solo, LINK, number);
+        came += 1;
+    }
+    assert_eq!((has_fetched(&solo), asked(&solo).len()), (1, 12));
 }
 
 // Promise: spreading, seen to fail
@@ -193,21 +222,17 @@ fn reader_goes_on_with_a_node_when_the_link_to_the_owner_ends() {
     for digest in [DIGEST, [0; 16]] {
         let mut solo = reader();
         redirect(&mut solo, [OTHER_NAME; 3]);
-        describe(&mut solo, OTHER, "RELAY_REQUEST", LEN);
-        solo.grant();
+        come(&mut solo, OTHER, [0]);
         solo.at = LINK;
         solo.lose_link();
         solo.wait(Duration::ZERO);
-        land(&mut solo, OTHER, "RELAY_REQUEST", true);
+        come(&mut solo, OTHER, 1..CHUNKS - 1);
+        land(&mut solo, OTHER, CHUNKS - 1);
         assert_eq!(has_fetched(&solo), 0, "it is not compared yet");
         proves(&mut solo, digest);
-        let failed = solo.replies.iter().find_map(|reply| match reply {
-            Reply::Answer { answer: Answer::Failed { failure, .. }, .. } => Some(failure.code),
-            _ => None,
-        });
         match digest == DIGEST {
-            true => assert_eq!((has_fetched(&solo), failed), (1, None)),
-            false => assert_eq!((has_fetched(&solo), failed), (0, Some(FailureCode::PeerLost))),
+            true => assert_eq!((has_fetched(&solo), has_failed(&solo)), (1, None)),
+            false => assert_eq!((has_fetched(&solo), has_failed(&solo)), (0, Some(FailureCode::PeerLost))),
         }
     }
     // The last one that waits gives it up.
@@ -216,58 +241,65 @@ fn reader_goes_on_with_a_node_when_the_link_to_the_owner_ends() {
     solo.at = LINK;
     solo.lose_link();
     solo.wait(Duration::ZERO);
-    assert!(solo.sent.iter().all(|message| message.body.name() != "CANCEL"));
+    assert_eq!(given_up(&solo), []);
     solo.request(Request::Cancel { op: OpId(1) });
-    assert_eq!((last(&solo), solo.sent.last().unwrap().index), ("CANCEL", solo.last("RELAY_REQUEST").index));
+    assert!(given_up(&solo).len() >= 4);
+}
+
+// Promise: spreading, seen to fail
+#[test]
+fn fetch_that_does_not_know_all_digests_fails_with_the_link_to_the_owner() {
+    let mut solo = reader();
+    let index = redirect_without_digests(&mut solo, [OTHER_NAME; 3], LEN);
+    digests(&mut solo, index, 0, CHUNKS - 1);
+    solo.lose_link();
+    solo.wait(Duration::ZERO);
+    assert_eq!((has_failed(&solo), given_up(&solo).len()), (Some(FailureCode::PeerLost), 4));
 }
 
 // Promise: spreading, seen to fail
 #[test]
 fn node_is_looked_at_and_another_one_asked_though_the_link_to_the_owner_has_ended() {
-    for has_begun in [false, true] {
-        let mut solo = reader();
-        solo.link_to(THIRD, "far");
-        redirect(&mut solo, [OTHER_NAME, FAR_NAME, FAR_NAME]);
-        let first = solo.last("RELAY_REQUEST").index;
-        if has_begun {
-            describe(&mut solo, OTHER, "RELAY_REQUEST", LEN);
-            solo.grant();
-        }
-        solo.at = LINK;
-        solo.lose_link();
-        let count = |solo: &Solo| solo.sent.iter().filter(|message| message.body.name() == "RELAY_REQUEST").count();
-        solo.wait(Duration::ZERO);
-        assert_eq!(count(&solo), 1);
-        for _ in 0..if has_begun { 19 } else { 2 } {
-            solo.wait(Duration::from_millis(500));
-            answers(&mut solo);
-            assert!(solo.sent.iter().all(|message| message.body.name() != "CANCEL"));
-        }
-        for _ in 0..if has_begun { 1 } else { 2 } {
-            solo.wait(Duration::from_millis(500));
-        }
-        assert_eq!((count(&solo), solo.last("CANCEL").index), (2, first), "the first one has stopped");
-        // The other one sends it.
-        describe(&mut solo, THIRD, "RELAY_REQUEST", LEN);
-        solo.grant();
-        land(&mut solo, THIRD, "RELAY_REQUEST", true);
-        proves(&mut solo, DIGEST);
-        assert_eq!((has_fetched(&solo), &solo.ended), (1, &None));
+    let mut solo = reader();
+    solo.link_to(THIRD, "far");
+    redirect(&mut solo, [OTHER_NAME, FAR_NAME, FAR_NAME]);
+    come(&mut solo, OTHER, [0, 1]);
+    solo.at = LINK;
+    solo.lose_link();
+    for _ in 0..2 {
+        solo.wait(Duration::from_millis(500));
+        answers(&mut solo);
+        assert_eq!(given_up(&solo), []);
     }
+    for _ in 0..3 {
+        solo.wait(Duration::from_millis(500));
+        solo.grant();
+    }
+    let closing = given_up(&solo);
+    assert_eq!((closing.len(), asked(&solo)[6..].to_vec()), (4, vec![6, 7]), "the first one has stopped");
+    // Its link ends, too.
+    solo.at = OTHER;
+    solo.lose_link();
+    solo.wait(Duration::ZERO);
+    solo.grant();
+    assert_eq!(asked(&solo).len(), 10);
+    let mut came = 6;
+    while let Some(number) = asked(&solo).get(came).copied() {
+        come(&mut solo, THIRD, [number]);
+        came += 1;
+    }
+    assert_eq!((has_fetched(&solo), came), (1, 12));
 }
 
-// Promise: spreading, seen to fail
+// Promise: spreading
 #[test]
 fn fetch_fails_where_no_node_is_left_and_the_link_to_the_owner_has_ended() {
     let mut solo = reader();
     redirect(&mut solo, [OTHER_NAME; 3]);
     solo.at = LINK;
     solo.lose_link();
-    for _ in 0..3 {
-        solo.wait(Duration::from_millis(500));
-    }
-    let Some(Reply::Answer { answer: Answer::Failed { failure, .. }, .. }) = solo.replies.last() else { panic!() };
-    assert_eq!((failure.code, last(&solo)), (FailureCode::PeerLost, "CANCEL"), "{failure:?}");
+    refuses(&mut solo, OTHER, 0, FailureCode::VersionGone);
+    assert_eq!(has_failed(&solo), Some(FailureCode::PeerLost));
 }
 
 /// Lets more be in flight on the owner's link than ends in a round.
@@ -276,7 +308,7 @@ fn busy(solo: &mut Solo) {
     solo.command(op, Command::Push(Push::new(key("mine"), bytes(8), 0)));
     solo.answer();
     solo.at = LINK;
-    let mine = NameRef { id: 7, generation: 0 };
+    let mine = NameRef { id: 8, generation: 0 };
     solo.hear(Role::Pull, 0, Body::Name { name: mine, text: name("mine") });
     for index in 0..100 {
         let body = Body::TensorRequest {
@@ -309,49 +341,41 @@ fn search_goes_on_before_all_has_ended_that_was_in_flight_to_the_owner() {
     };
     // The node sends it.
     let mut solo = searching();
-    describe(&mut solo, OTHER, "RELAY_REQUEST", LEN);
-    solo.grant();
-    land(&mut solo, OTHER, "RELAY_REQUEST", true);
-    proves(&mut solo, DIGEST);
+    come(&mut solo, OTHER, 0..CHUNKS);
     assert_eq!(has_fetched(&solo), 1);
     // It refuses, and the next one is asked.
     let mut solo = searching();
-    let index = solo.last("RELAY_REQUEST").index;
-    solo.at = OTHER;
-    solo.hear(Role::Pull, index, Body::ErrorStatus(Failure::new(FailureCode::VersionGone, "a test")));
-    describe(&mut solo, THIRD, "RELAY_REQUEST", LEN);
+    refuses(&mut solo, OTHER, 0, FailureCode::VersionGone);
+    solo.revoke();
     solo.grant();
-    land(&mut solo, THIRD, "RELAY_REQUEST", true);
-    proves(&mut solo, DIGEST);
-    assert_eq!(has_fetched(&solo), 1);
-    // It has a slot, and is not looked at while it writes.
-    let mut solo = searching();
-    describe(&mut solo, OTHER, "RELAY_REQUEST", LEN);
-    solo.grant();
-    for _ in 0..19 {
-        solo.wait(Duration::from_millis(500));
-        assert!(solo.sent.iter().all(|message| message.body.name() != "CANCEL"));
+    let closing = given_up(&solo);
+    cancelled(&mut solo, OTHER, &closing);
+    let mut came = 0;
+    while let Some(number) = asked(&solo).get(4 + came).copied() {
+        come(&mut solo, THIRD, [number]);
+        came += 1;
     }
-    assert_eq!(solo.ended, None);
+    assert_eq!((has_fetched(&solo), &solo.ended), (1, &None));
 }
 
-// Promise: spreading, seen to fail
+// Promise: spreading
 #[test]
 fn search_waits_for_a_link_though_the_link_to_the_owner_has_ended() {
     // Another node is asked, if there is a link to it.
     let mut solo = reader();
     redirect(&mut solo, [FAR_NAME, OTHER_NAME, OTHER_NAME]);
-    assert!(solo.sent.iter().all(|message| message.body.name() != "RELAY_REQUEST"));
+    assert_eq!(asked(&solo), []);
     solo.at = LINK;
     solo.lose_link();
-    assert_eq!((last(&solo), has_failed(&solo)), ("RELAY_REQUEST", None));
+    solo.grant();
+    assert_eq!((asked(&solo).len(), has_failed(&solo)), (4, None));
     // The fetch has no more time.
     let mut solo = reader();
     redirect(&mut solo, [FAR_NAME; 3]);
     solo.at = LINK;
     solo.lose_link();
     solo.wait(FETCH_TIMEOUT);
-    assert_eq!(has_failed(&solo), Some(FailureCode::PeerLost));
+    assert_eq!((has_failed(&solo), used(&solo)), (Some(FailureCode::PeerLost), 0));
     for is_up in [true, false] {
         let mut solo = reader();
         redirect(&mut solo, [FAR_NAME; 3]);
@@ -364,44 +388,12 @@ fn search_waits_for_a_link_though_the_link_to_the_owner_has_ended() {
         if !is_up {
             solo.node.connect_failed(solo.now, &name("far"), "a test");
             solo.drain();
-            assert_eq!(has_failed(&solo), Some(FailureCode::PeerLost));
+            assert_eq!((has_failed(&solo), used(&solo)), (Some(FailureCode::PeerLost), 0));
             continue;
         }
         solo.link_to(THIRD, "far");
-        describe(&mut solo, THIRD, "RELAY_REQUEST", LEN);
         solo.grant();
-        land(&mut solo, THIRD, "RELAY_REQUEST", true);
-        proves(&mut solo, DIGEST);
-        assert_eq!((has_fetched(&solo), &solo.ended), (1, &None));
-    }
-}
-
-// Promise: spreading, seen to fail
-#[test]
-fn last_node_has_all_of_the_time_when_the_link_to_the_owner_ends() {
-    for waits_here in [false, true] {
-        let mut solo = reader();
-        redirect(&mut solo, [OTHER_NAME; 3]);
-        if waits_here {
-            solo.fill_pool();
-        }
-        describe(&mut solo, OTHER, "RELAY_REQUEST", LEN);
-        solo.grant();
-        solo.at = LINK;
-        solo.lose_link();
-        for _ in 0..60 {
-            solo.wait(Duration::from_millis(500));
-        }
-        assert!(solo.sent.iter().all(|message| message.body.name() != "CANCEL"));
-        if waits_here {
-            solo.free_pool();
-            solo.wait(Duration::ZERO);
-            solo.at = OTHER;
-            solo.grant();
-            assert_eq!(last(&solo), "TENSOR_RE_REQUEST");
-        }
-        land(&mut solo, OTHER, "RELAY_REQUEST", true);
-        proves(&mut solo, DIGEST);
+        come(&mut solo, THIRD, 0..CHUNKS);
         assert_eq!((has_fetched(&solo), &solo.ended), (1, &None));
     }
 }
@@ -410,25 +402,24 @@ fn last_node_has_all_of_the_time_when_the_link_to_the_owner_ends() {
 #[test]
 fn fetch_keeps_its_place_in_the_queue_for_room_when_the_link_to_the_owner_ends() {
     let mut solo = reader();
-    solo.link_to(THIRD, "far");
-    redirect(&mut solo, [OTHER_NAME, FAR_NAME, FAR_NAME]);
     solo.fill_pool();
-    describe(&mut solo, OTHER, "RELAY_REQUEST", LEN);
+    redirect(&mut solo, [OTHER_NAME; 3]);
+    // Another fetch waits behind it.
+    solo.link_to(THIRD, "far");
     fetch_of(&mut solo, "q", "far");
-    describe(&mut solo, THIRD, "TENSOR_REQUEST", LEN);
+    let later = solo.last("TENSOR_REQUEST").index;
+    let body = Body::MetaDataUpdate { version: Version(2), metadata_id: 2, meta: bytes(LEN) };
+    solo.hear(Role::Pull, later, body);
     solo.at = LINK;
     solo.lose_link();
-    let index = solo.last("RELAY_REQUEST").index;
-    solo.at = OTHER;
-    solo.hear(Role::Pull, index, Body::ErrorStatus(Failure::new(FailureCode::VersionGone, "a test")));
-    describe(&mut solo, THIRD, "RELAY_REQUEST", LEN);
-    let relay = solo.last("RELAY_REQUEST").index;
-    assert_ne!(relay, solo.last("TENSOR_REQUEST").index);
-    let first = match solo.node.landing.first(Tenant::User(0)) {
-        Some(Want::Pull(link, id)) => (link, id.short()),
+    match solo.node.landing.first(Tenant::User(0)) {
+        Some(Want::Pull(link, _)) => assert_eq!(link, OTHER),
         other => panic!("{other:?}"),
-    };
-    assert_eq!((first, solo.ended), ((THIRD, relay), None));
+    }
+    solo.free_pool();
+    solo.grant();
+    come(&mut solo, OTHER, 0..CHUNKS);
+    assert_eq!((has_fetched(&solo), &solo.ended), (1, &None));
 }
 
 /// Lets the worker fetch a key of a node to which there is a link.
@@ -445,74 +436,11 @@ pub(super) fn fetch_of(solo: &mut Solo, of: &str, node: &str) {
     }
 }
 
-fn has_failed(solo: &Solo) -> Option<FailureCode> {
-    solo.replies.iter().find_map(|reply| match reply {
-        Reply::Answer { answer: Answer::Failed { failure, .. }, .. } => Some(failure.code),
-        _ => None,
-    })
-}
-
-pub(super) fn is_given_up(solo: &Solo) -> bool {
-    solo.sent.iter().any(|message| message.body.name() == "SOURCE_FAILED")
-}
-
-/// Lets time pass in steps, and `shows` signs of life between them. Returns for how long the node is not given up; at most that long.
-pub(super) fn patience(solo: &mut Solo, steps: u32, step: Duration, mut shows: impl FnMut(&mut Solo)) -> Duration {
-    for waited in 1..=steps {
-        solo.wait(step);
-        if is_given_up(solo) {
-            return waited * step;
-        }
-        shows(solo);
-    }
-    steps * step
-}
-
-// Promise: spreading, seen to fail
-#[test]
-fn node_that_shows_no_sign_of_life_is_given_up_in_a_second_or_a_tenth_of_the_time() {
-    let step = Duration::from_millis(50);
-    for (timeout, given_up_after) in [(FETCH_TIMEOUT, 1000), (Duration::from_secs(4), 400)] {
-        let mut solo = searcher(timeout);
-        let index = redirect(&mut solo, [OTHER_NAME; 3]);
-        let waited = patience(&mut solo, 100, step, |_| {});
-        assert_eq!(waited, Duration::from_millis(given_up_after), "a node that has stopped");
-        solo.at = LINK;
-        solo.grant();
-        assert_eq!((last(&solo), solo.sent.last().unwrap().index), ("TENSOR_RE_REQUEST", index));
-        assert_eq!(solo.ended, None);
-    }
-    // One that waits itself answers, and has half of the time.
-    let mut solo = searcher(FETCH_TIMEOUT);
-    redirect(&mut solo, [OTHER_NAME; 3]);
-    assert_eq!(patience(&mut solo, 2000, step, answers), Duration::from_secs(100));
-}
-
-/// Answers a sign of life that the other node was asked for.
-pub(super) fn answers(solo: &mut Solo) {
-    let ping = solo.sent.iter().rposition(|message| message.body.name() == "PING");
-    if let Some(ping) = ping {
-        let Message { role, index, .. } = solo.sent.remove(ping);
-        solo.at = OTHER;
-        solo.hear(role, index, Body::Pong);
-    }
-}
-
-#[test]
-fn node_that_writes_is_given_up_when_its_time_is_over() {
-    let mut solo = searcher(FETCH_TIMEOUT);
-    redirect(&mut solo, [OTHER_NAME; 3]);
-    describe(&mut solo, OTHER, "RELAY_REQUEST", LEN);
-    solo.grant();
-    assert_eq!(patience(&mut solo, 190, Duration::from_millis(50), |_| {}), Duration::from_millis(9500));
-}
-
-/// A node whose worker has asked the owner, and waits for as long as this.
-pub(super) fn searcher(timeout: Duration) -> Solo {
+/// Lets the version of `k` come from another node, and its reader release it.
+fn kept() -> Solo {
     let mut solo = reader();
-    let before = solo.last("TENSOR_REQUEST").index;
-    fetch_for(&mut solo, Select::AtLeast(Version(1)), timeout);
-    assert_ne!(solo.last("TENSOR_REQUEST").index, before, "a request of its own");
+    redirect(&mut solo, [OTHER_NAME; 3]);
+    come(&mut solo, OTHER, 0..CHUNKS);
     solo
 }
 
@@ -520,18 +448,25 @@ pub(super) fn searcher(timeout: Duration) -> Solo {
 #[test]
 fn slot_goes_along_with_a_request_in_the_room_of_what_is_kept_for_others() {
     for is_read in [false, true] {
-        let mut solo = reader();
-        describe(&mut solo, LINK, "TENSOR_REQUEST", LEN);
-        solo.grant();
-        land(&mut solo, LINK, "TENSOR_REQUEST", true);
+        let mut solo = kept();
         let Some(Reply::Answer { answer: Answer::Fetched { lease, .. }, .. }) = solo.replies.pop() else { panic!() };
         if !is_read {
             solo.request(Request::Release { lease });
         }
+        // What is asked for later is described before.
+        fetch_of(&mut solo, "q", "there");
+        let index = solo.last("TENSOR_REQUEST").index;
+        let meta = bytes(LEN - 100);
+        solo.at = LINK;
+        solo.hear(Role::Pull, index, Body::MetaDataUpdate { version: Version(1), metadata_id: 2, meta });
+        solo.grant();
+        solo.request(Request::Cancel { op: OpId(2) });
+        solo.hear(Role::Pull, index, Body::Cancelled);
+        solo.revoke();
         solo.fill_pool();
         let kept = solo.node.state().snapshot(solo.now).base_bytes;
-        fetch(&mut solo, Select::AtLeast(Version(2)));
-        assert_eq!(solo.has_to_grant(), !is_read, "{kept} bytes were kept");
+        assert!(kept > 0);
+        fetch_of(&mut solo, "q", "there");
         let left = solo.node.state().snapshot(solo.now).base_bytes;
         assert_eq!(left, if is_read { kept } else { 0 }, "what is read is not given up: that makes no room");
     }
@@ -539,40 +474,30 @@ fn slot_goes_along_with_a_request_in_the_room_of_what_is_kept_for_others() {
 
 // Promise: spreading, seen to fail
 #[test]
-fn nothing_is_given_up_that_makes_too_little_room() {
-    for (len, is_kept) in [(LEN * 3 / 2, true), (LEN - 100, false)] {
-        let mut solo = reader();
-        // What is asked for later is described before.
-        fetch_of(&mut solo, "q", "there");
-        let op = OpId(2);
-        solo.at = LINK;
-        let index = solo.last("TENSOR_REQUEST").index;
-        let meta = bytes(len);
-        solo.hear(Role::Pull, index, Body::MetaDataUpdate { version: Version(1), metadata_id: 2, meta });
-        solo.grant();
-        solo.request(Request::Cancel { op });
-        solo.hear(Role::Pull, index, Body::Cancelled);
-        solo.revoke();
-        redirect_once(&mut solo);
-        let Some(Reply::Answer { answer: Answer::Fetched { lease, .. }, .. }) = solo.replies.pop() else { panic!() };
-        solo.request(Request::Release { lease });
-        solo.fill_pool();
-        let kept = solo.node.state().snapshot(solo.now).base_bytes;
-        assert!(kept > 0);
-        fetch_of(&mut solo, "q", "there");
-        let left = solo.node.state().snapshot(solo.now).base_bytes;
-        assert_eq!((left, solo.has_to_grant()), (if is_kept { kept } else { 0 }, !is_kept));
+fn fetches_with_little_time_share_a_search() {
+    let mut solo = reader();
+    redirect(&mut solo, [OTHER_NAME; 3]);
+    come(&mut solo, OTHER, [0, 1]);
+    fetch_for(&mut solo, Select::AtLeast(Version(1)), Duration::from_secs(2));
+    redirect_without_digests(&mut solo, [OTHER_NAME; 3], LEN);
+    for _ in 0..2 {
+        answers(&mut solo);
+        solo.wait(Duration::from_millis(490));
     }
-}
-
-/// Lets the version of `k` come from another node.
-fn redirect_once(solo: &mut Solo) {
-    fetch(solo, Select::AtLeast(Version(1)));
-    redirect(solo, [OTHER_NAME; 3]);
-    describe(solo, OTHER, "RELAY_REQUEST", LEN);
+    assert_eq!((given_up(&solo).len(), is_given_up(&solo)), (1, false));
+    // Half of its time is over: the owner is asked for what is missing, for both.
+    answers(&mut solo);
+    solo.wait(Duration::from_millis(100));
     solo.grant();
-    land(solo, OTHER, "RELAY_REQUEST", true);
-    proves(solo, DIGEST);
+    let closing = given_up(&solo);
+    assert_eq!((closing.len(), is_given_up(&solo)), (5, false), "its own time tells nothing of the node");
+    cancelled(&mut solo, OTHER, &closing[1..]);
+    let mut came = 0;
+    while let Some(number) = asked(&solo).get(6 + came).copied() {
+        land(&mut solo, LINK, number);
+        came += 1;
+    }
+    assert_eq!((has_fetched(&solo), came, &solo.ended), (2, 6, &None));
 }
 
 #[test]

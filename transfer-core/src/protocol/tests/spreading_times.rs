@@ -1,78 +1,107 @@
-//! Tests of versions that spread through their readers: which time nodes and fetches have, and which nodes are blamed.
+//! Tests of versions that spread through their readers: how long a node is waited for, which nodes are blamed, and how many copies each node
+//! sends.
 
 use super::pair::{bytes, key, name};
 use super::solo::{LINK, OURS, Solo};
 use super::spreading::{
-    DIGEST, FAR_NAME, FETCH_TIMEOUT, LEN, OTHER, OTHER_NAME, THIRD, describe, fetch_for, has_fetched, land, last,
-    proves, reader, redirect,
+    CHUNKS, FETCH_TIMEOUT, LEN, OTHER, OTHER_NAME, asked, come, fetch_for, reader, redirect, refuses,
 };
-use super::spreading_ends::{answers, fetch_of, is_given_up, patience, searcher};
+use super::spreading_ends::fetch_of;
+use crate::fabric::LinkId;
 use crate::memory::{RemoteKey, RemoteSlice};
-use crate::op::{Command, Failure, FailureCode, Push};
-use crate::tensor::{Select, Version};
+use crate::op::{Command, FailureCode, OpId, Push, Request};
+use crate::protocol::keys::{Fan, Keys};
+use crate::protocol::slab::Id;
+use crate::tensor::{Name, Select, Version};
+use crate::time::Time;
 use crate::wire::landing::{HEADER_BYTES, SlotGrant, SlotNumber};
-use crate::wire::message::{Body, NameRef, Role};
+use crate::wire::message::{Body, Message, NameRef, Role};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Returns how many nodes were asked.
-fn asked(solo: &Solo) -> usize {
-    solo.sent.iter().filter(|message| message.body.name() == "RELAY_REQUEST").count()
+pub(super) fn is_given_up(solo: &Solo) -> bool {
+    solo.sent.iter().any(|message| message.body.name() == "SOURCE_FAILED")
 }
 
-/// Lets the other node fail that was asked last.
-fn fails(solo: &mut Solo, code: FailureCode) {
-    let index = solo.last("RELAY_REQUEST").index;
-    solo.at = OTHER;
-    solo.hear(Role::Pull, index, Body::ErrorStatus(Failure::new(code, "a test")));
-}
-
-// Promise: spreading
-#[test]
-fn fetch_that_ends_when_it_is_sent_to_a_node_stops_nothing() {
-    let mut solo = searcher(Duration::from_secs(8));
-    solo.link_to(THIRD, "far");
-    let index = redirect(&mut solo, [OTHER_NAME, FAR_NAME, FAR_NAME]);
-    solo.fill_pool();
-    describe(&mut solo, OTHER, "RELAY_REQUEST", LEN);
-    solo.wait(Duration::from_secs(5));
-    // The time of the search is over. The owner answers a short fetch when that has no time left.
-    let short = Duration::from_secs(1);
-    fetch_for(&mut solo, Select::Exactly(Version(1)), short);
-    solo.now = solo.now + short;
-    redirect(&mut solo, [OTHER_NAME, FAR_NAME, FAR_NAME]);
-    solo.wait(Duration::ZERO);
-    solo.free_pool();
-    solo.at = OTHER;
-    solo.grant();
-    fails(&mut solo, FailureCode::VersionGone);
-    for _ in 0..3 {
-        solo.wait(Duration::ZERO);
+/// Answers a sign of life that the other node was asked for.
+pub(super) fn answers(solo: &mut Solo) {
+    let ping = solo.sent.iter().rposition(|message| message.body.name() == "PING");
+    if let Some(ping) = ping {
+        let Message { role, index, .. } = solo.sent.remove(ping);
+        solo.at = OTHER;
+        solo.hear(role, index, Body::Pong);
     }
+}
+
+/// Lets time pass in steps, and `shows` signs of life between them. Returns for how long the node is not given up; at most that long.
+fn patience(solo: &mut Solo, steps: u32, step: Duration, mut shows: impl FnMut(&mut Solo)) -> Duration {
+    for waited in 1..=steps {
+        solo.wait(step);
+        if is_given_up(solo) {
+            return waited * step;
+        }
+        shows(solo);
+    }
+    steps * step
+}
+
+/// A node whose worker has asked the owner, and waits for as long as this.
+fn searcher(timeout: Duration) -> Solo {
+    let mut solo = reader();
+    solo.request(Request::Cancel { op: OpId(1) });
+    let index = solo.last("TENSOR_REQUEST").index;
     solo.at = LINK;
-    solo.grant();
-    assert_eq!((last(&solo), solo.sent.last().unwrap().index), ("TENSOR_RE_REQUEST", index));
-    assert_eq!(solo.ended, None);
+    solo.hear(Role::Pull, index, Body::Cancelled);
+    solo.sent.clear();
+    fetch_for(&mut solo, Select::Latest, timeout);
+    solo
+}
+
+const STEP: Duration = Duration::from_millis(50);
+
+// Promise: spreading, seen to fail
+#[test]
+fn node_that_shows_no_sign_of_life_is_given_up_in_a_second_or_a_tenth_of_the_time() {
+    for (timeout, given_up_after) in [(FETCH_TIMEOUT, 1000), (Duration::from_secs(4), 400)] {
+        let mut solo = searcher(timeout);
+        redirect(&mut solo, [OTHER_NAME; 3]);
+        let waited = patience(&mut solo, 100, STEP, |_| {});
+        assert_eq!((waited, &solo.ended), (Duration::from_millis(given_up_after), &None), "a node that has stopped");
+    }
 }
 
 // Promise: spreading, seen to fail
 #[test]
-fn node_that_gets_a_slot_late_gives_no_time_to_others() {
-    for (waits, asks) in [(30, 2), (78, 2), (100, 1)] {
-        let mut solo = searcher(Duration::from_secs(8));
-        solo.link_to(THIRD, "far");
-        redirect(&mut solo, [OTHER_NAME, FAR_NAME, FAR_NAME]);
-        let early = waits.min(78);
-        patience(&mut solo, early, Duration::from_millis(50), answers);
-        describe(&mut solo, OTHER, "RELAY_REQUEST", LEN);
-        solo.grant();
-        // It has until 5.95 s, and all others only until 4 s.
-        solo.wait((waits - early) * Duration::from_millis(50));
-        fails(&mut solo, FailureCode::VersionGone);
-        assert_eq!(asked(&solo), asks, "after {waits} looks");
-        if asks == 1 {
-            solo.at = LINK;
-            solo.grant();
-            assert_eq!(last(&solo), "TENSOR_RE_REQUEST");
+fn node_that_lives_and_sends_no_chunk_is_given_up() {
+    let mut solo = searcher(FETCH_TIMEOUT);
+    redirect(&mut solo, [OTHER_NAME; 3]);
+    assert_eq!(patience(&mut solo, 2000, STEP, answers), Duration::from_secs(10));
+    // Each chunk gives it that time.
+    let mut solo = searcher(FETCH_TIMEOUT);
+    redirect(&mut solo, [OTHER_NAME; 3]);
+    assert_eq!(patience(&mut solo, 160, STEP, answers), Duration::from_secs(8));
+    come(&mut solo, OTHER, [0]);
+    answers(&mut solo);
+    assert_eq!(patience(&mut solo, 2000, STEP, answers), Duration::from_secs(10));
+}
+
+// Promise: spreading, seen to fail
+#[test]
+fn owner_is_asked_when_half_of_the_time_is_over_unless_the_node_is_in_time() {
+    for is_in_time in [false, true] {
+        let mut solo = searcher(Duration::from_secs(16));
+        redirect(&mut solo, [OTHER_NAME; 3]);
+        patience(&mut solo, 150, STEP, answers);
+        // Of eight chunks.
+        come(&mut solo, OTHER, if is_in_time { 0..6 } else { 0..4 });
+        answers(&mut solo);
+        patience(&mut solo, 10, STEP, answers);
+        let is_left = solo.sent.iter().any(|message| message.body.name() == "CANCEL");
+        assert_eq!((is_left, is_given_up(&solo)), (!is_in_time, false), "the time of a fetch tells nothing of a node");
+        if is_in_time {
+            // Half of the rest.
+            patience(&mut solo, 80, STEP, answers);
+            assert!(solo.sent.iter().any(|message| message.body.name() == "CANCEL"));
         }
         assert_eq!(solo.ended, None);
     }
@@ -80,33 +109,12 @@ fn node_that_gets_a_slot_late_gives_no_time_to_others() {
 
 // Promise: spreading, seen to fail
 #[test]
-fn node_that_stops_behind_its_slot_is_blamed_though_the_fetch_has_no_more_time() {
-    for (timeout, given_up, is_blamed) in [(16, 8000, true), (8, 4000, false), (1000, 10_000, true)] {
-        let mut solo = searcher(Duration::from_secs(timeout));
-        redirect(&mut solo, [OTHER_NAME; 3]);
-        describe(&mut solo, OTHER, "RELAY_REQUEST", LEN);
-        solo.grant();
-        let step = Duration::from_millis(50);
-        let before = patience(&mut solo, given_up / 50 - 1, step, |_| {});
-        assert_eq!((before, is_given_up(&solo)), ((given_up / 50 - 1) * step, false));
-        assert!(solo.sent.iter().all(|message| message.body.name() != "CANCEL"));
-        solo.wait(step);
-        assert_eq!(is_given_up(&solo), is_blamed, "of {timeout} s");
-        solo.at = LINK;
-        solo.grant();
-        assert_eq!((last(&solo), &solo.ended), ("TENSOR_RE_REQUEST", &None));
-    }
-}
-
-// Promise: spreading, seen to fail
-#[test]
-fn node_without_room_is_not_blamed() {
-    for (code, is_blamed) in [(FailureCode::PoolFull, false), (FailureCode::VersionGone, true)] {
+fn node_that_drains_is_not_blamed() {
+    for (code, is_blamed) in [(FailureCode::Draining, false), (FailureCode::VersionGone, true)] {
         let mut solo = reader();
-        solo.link_to(THIRD, "far");
-        redirect(&mut solo, [OTHER_NAME, FAR_NAME, FAR_NAME]);
-        fails(&mut solo, code);
-        assert_eq!((asked(&solo), is_given_up(&solo), &solo.ended), (2, is_blamed, &None));
+        redirect(&mut solo, [OTHER_NAME; 3]);
+        refuses(&mut solo, OTHER, 0, code);
+        assert_eq!((is_given_up(&solo), &solo.ended), (is_blamed, &None));
     }
 }
 
@@ -137,74 +145,86 @@ fn node_may_be_silent_while_it_is_written_to() {
     solo.hear(Role::Pull, 7, Body::TensorReRequest { slot });
     assert_eq!(solo.writes.len(), 1);
     redirect(&mut solo, [OTHER_NAME; 3]);
-    let step = Duration::from_millis(50);
-    assert_eq!(patience(&mut solo, 180, step, |_| {}), 180 * step, "the question may be behind the write");
+    assert_eq!(patience(&mut solo, 180, STEP, |_| {}), 180 * STEP, "the question may be behind the write");
     solo.at = OTHER;
     solo.placed();
-    assert!(patience(&mut solo, 30, step, |_| {}) < 30 * step, "it has stopped");
+    assert!(patience(&mut solo, 30, STEP, |_| {}) < 30 * STEP, "it has stopped");
     assert_eq!(solo.ended, None);
 }
 
 // Promise: spreading, seen to fail
 #[test]
-fn node_may_be_silent_while_it_has_a_slot_that_went_along() {
+fn node_may_be_silent_while_it_has_a_slot_for_something_else() {
     let mut solo = searcher(FETCH_TIMEOUT);
-    // It is also an owner, whose key was fetched before.
+    // It is also an owner.
     fetch_of(&mut solo, "q", "other");
-    describe(&mut solo, OTHER, "TENSOR_REQUEST", LEN);
+    let index = solo.last("TENSOR_REQUEST").index;
+    solo.at = OTHER;
+    solo.hear(Role::Pull, index, Body::MetaDataUpdate { version: Version(1), metadata_id: 2, meta: bytes(LEN) });
     solo.grant();
-    land(&mut solo, OTHER, "TENSOR_REQUEST", false);
-    fetch_of(&mut solo, "q", "other");
+    let asked_owner = solo.sent.iter().find(|message| message.body.name() == "TENSOR_REQUEST").unwrap().index;
+    let identity = super::spreading::identity(4);
+    let (chunk_bytes, sources) = (super::spreading::CHUNK, [OTHER_NAME; 3]);
+    let body = Body::Redirect { version: Version(1), identity, metadata_id: 1, chunk_bytes, sources, meta: bytes(LEN) };
+    solo.at = LINK;
+    solo.hear(Role::Pull, asked_owner, body);
     solo.grant();
-    let Body::TensorRequest { slot: Some(_), .. } = solo.last("TENSOR_REQUEST").body else { panic!() };
-    redirect_first(&mut solo);
-    let step = Duration::from_millis(50);
-    assert_eq!(patience(&mut solo, 180, step, |_| {}), 180 * step, "the answer may be behind the write");
-    assert!(patience(&mut solo, 40, step, |_| {}) < 40 * step, "it has stopped");
-    assert_eq!(solo.ended, None);
+    assert_eq!(asked(&solo).len(), 4);
+    assert_eq!(patience(&mut solo, 180, STEP, |_| {}), 180 * STEP, "the answer may be behind the write");
+    assert!(patience(&mut solo, 40, STEP, |_| {}) < 40 * STEP, "it has stopped");
+    assert_eq!((CHUNKS, &solo.ended), (8, &None));
 }
 
-/// Answers the first request to the owner by the name of the other node.
-fn redirect_first(solo: &mut Solo) {
-    let asked = solo.sent.iter().find(|message| message.body.name() == "TENSOR_REQUEST").unwrap();
-    let (index, meta) = (asked.index, bytes(LEN));
-    let (version, identity) = (Version(1), super::spreading::identity(4));
-    let body = Body::Redirect { version, identity, metadata_id: 1, digest: DIGEST, sources: [OTHER_NAME; 3], meta };
-    solo.at = LINK;
-    solo.hear(Role::Pull, index, body);
+// ---- all nodes ----
+
+/// What nodes have sent that fetch a version at the same time.
+struct Sent {
+    by_owner: usize,
+    by_busiest: usize,
+    /// The time until the last node has the version, in units of the time of a copy, in thousandths.
+    time: u64,
+}
+
+/// Lets this number of nodes ask at once for a version of 256 chunks. A node sends chunks to all that ask it in turn, over one link.
+fn spread_to(readers: u32, out: usize) -> Sent {
+    const COUNT: usize = 256;
+    let (mut keys, blob) = (Keys::default(), Id::from_u64(0));
+    let node = |n: u32| Name::new(&format!("n{n}")).unwrap();
+    let mut children: BTreeMap<Option<Name>, Vec<Name>> = BTreeMap::new();
+    let mut order = Vec::new();
+    for n in 0..readers {
+        let fan = Fan { out, now: Time(0), is_up: |_| true };
+        let source = keys.spread(blob, (LinkId(n), &node(n)), &fan).map(|[first, ..]| first);
+        children.entry(source.clone()).or_default().push(node(n));
+        order.push((source, node(n)));
+    }
+    // When each node has each chunk: its source sends chunks to its readers in turn, each as soon as it has it and its link is free.
+    let mut has: BTreeMap<Option<Name>, Vec<u64>> = BTreeMap::from([(None, vec![0; COUNT])]);
+    let mut sources: Vec<_> = vec![None];
+    sources.extend(order.iter().map(|(_, name)| Some(name.clone())));
+    for source in sources {
+        let at = has[&source].clone();
+        let mut free = 0;
+        for (number, there) in at.iter().enumerate() {
+            for child in children.get(&source).into_iter().flatten() {
+                free = free.max(*there) + 1;
+                has.entry(Some(child.clone())).or_insert_with(|| vec![0; COUNT])[number] = free;
+            }
+        }
+    }
+    let last = has.values().filter_map(|chunks| chunks.last()).max().copied().unwrap_or(0);
+    let by_owner = children.get(&None).map_or(0, Vec::len);
+    let by_busiest = children.values().map(Vec::len).max().unwrap_or(0);
+    Sent { by_owner, by_busiest, time: last * 1000 / COUNT as u64 }
 }
 
 // Promise: spreading, seen to fail
 #[test]
-fn version_of_another_node_is_also_for_a_fetch_that_takes_it_from_the_owner() {
-    for has_room in [true, false] {
-        let mut solo = reader();
-        let first = redirect(&mut solo, [OTHER_NAME; 3]);
-        describe(&mut solo, OTHER, "RELAY_REQUEST", LEN);
-        solo.grant();
-        if !has_room {
-            solo.fill_pool();
-        }
-        fetch_for(&mut solo, Select::AtLeast(Version(1)), Duration::from_secs(8));
-        solo.at = LINK;
-        solo.grant();
-        let own = redirect(&mut solo, [OTHER_NAME; 3]);
-        solo.revoke();
-        solo.grant();
-        assert_eq!(last(&solo) == "TENSOR_RE_REQUEST", has_room);
-        // Another one has come since, and asks for what is here.
-        fetch_for(&mut solo, Select::AtLeast(Version(1)), Duration::from_secs(9));
-        land(&mut solo, OTHER, "RELAY_REQUEST", true);
-        proves(&mut solo, DIGEST);
-        assert_eq!(has_fetched(&solo), 2, "where there is room: {has_room}");
-        let taken = solo.sent.iter().filter(|message| message.body.name() == "TAKEN").map(|message| message.index);
-        assert_eq!(taken.collect::<Vec<_>>(), [first, own]);
-        let Body::TensorRequest { held, .. } = solo.last("TENSOR_REQUEST").body else { unreachable!() };
-        assert_eq!(held, Some(super::spreading::identity(4)));
-        solo.at = LINK;
-        for index in [first, own] {
-            solo.hear(Role::Pull, index, Body::Cancelled);
-        }
-        assert_eq!(solo.ended, None);
+fn no_node_sends_more_copies_than_the_fan_out() {
+    for (readers, out, time) in
+        [(7, 2, 2007), (40, 2, 2023), (200, 2, 2042), (7, 1, 1023), (40, 1, 1152), (200, 1, 1777)]
+    {
+        let sent = spread_to(readers, out);
+        assert_eq!((sent.by_owner, sent.by_busiest, sent.time), (out, out, time), "{readers} readers");
     }
 }

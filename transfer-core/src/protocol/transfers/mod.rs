@@ -8,6 +8,7 @@
 //!   calls of peers.
 
 mod calls;
+mod orphans;
 mod packs;
 mod pull;
 mod push;
@@ -17,18 +18,20 @@ mod tests;
 
 pub(super) use calls::{CallStep, MAX_CALLS_PER_LINK};
 pub(super) use packs::Packs;
-pub(super) use pull::{Held, Pull, PullState, Readers, Wanted};
+pub(super) use pull::{ChunkPull, Held, Pull, PullState, Readers, Wanted};
 pub(super) use push::{FlowState, OutFlow};
-pub(super) use serve::Serve;
+pub(super) use serve::{AskedChunk, Serve};
 
 use super::control::BufferAsk;
 use super::ids::{BlobId, OperationId, OutFlowId, PullId, SessionId, of};
-use super::relays::{Search, Spreading};
+use super::relays::Spreading;
+use super::search::Search;
 use super::slab::Slab;
 use super::tenant::Tenant;
 use crate::fabric::LinkId;
 use crate::tensor::{Key, Name, TensorMeta, Version};
 use crate::time::Time;
+use crate::wire::message::MAX_SOURCES;
 use calls::Call;
 use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
@@ -62,14 +65,16 @@ pub(super) struct Transfers {
     searches: HashMap<(Spreading, NonZeroU64), PullId>,
     /// The requests without a link whose fetches wait for one to a node of their search.
     awaiting_links: Vec<Pull>,
+    /// The requests with searches whose owner's link has ended.
+    orphans: BTreeSet<(LinkId, PullId)>,
     /// When the node that such a request has got to is given up.
     stalling: BTreeSet<(Time, LinkId, PullId)>,
     /// The requests of this node to owners for which requests of peers wait, by key. Some of them may have ended.
     awaited: HashMap<Spreading, BTreeSet<PullId>>,
     /// Keys for which requests of peers wait, and for which a request of this node has ended.
     awaited_ended: Vec<Spreading>,
-    /// Requests of peers for versions of other nodes that hold the version, and whose peer has granted no slot.
-    holding_relayed: BTreeSet<(LinkId, u32)>,
+    /// The requests that have a search, by the blob where its chunks land.
+    homes: HashMap<BlobId, (LinkId, PullId)>,
 }
 
 /// The transfers of one link.
@@ -79,6 +84,8 @@ pub(super) struct OfLink {
     /// The latest request for the same, which other fetches may join.
     shared: HashMap<Wanted, PullId>,
     serves: HashMap<u32, Serve>,
+    /// The versions of which the peer asks for chunks, each with how many of its requests hold it.
+    held_for: HashMap<BlobId, u32>,
     packs: Packs,
     flows: Slab<OutFlow, of::OutFlow>,
     flow_of: HashMap<(SessionId, Key), OutFlowId>,
@@ -147,7 +154,7 @@ impl Transfers {
     pub(super) fn link_down(&mut self, link: LinkId) -> OfLink {
         self.holding.retain(|(of, _)| *of != link);
         self.stalling.retain(|(_, of, _)| *of != link);
-        self.holding_relayed.retain(|(of, _)| *of != link);
+        self.orphans.retain(|(of, _)| *of != link);
         self.searches.retain(|((owner, ..), _), _| *owner != link);
         let lost = self.links.remove(&link).unwrap_or_default();
         let awaited = lost.pulls.iter().filter(|(_, pull)| pull.is_awaited);
@@ -173,6 +180,12 @@ impl Transfers {
     /// Returns the request of this node that the peer calls by this index.
     pub(super) fn pull_named(&self, link: LinkId, index: u32) -> Option<PullId> {
         self.links.get(&link)?.pulls.lengthen(index)
+    }
+
+    /// Returns the request of this node for a chunk that the peer calls by this index.
+    pub(super) fn chunk_named(&self, link: LinkId, index: u32) -> Option<PullId> {
+        let id = self.pull_named(link, index)?;
+        self.pull(link, id).filter(|pull| pull.chunk().is_some()).map(|_| id)
     }
 
     /// Begins a request of this node.
@@ -283,25 +296,6 @@ impl Transfers {
         self.searches.get(&(of.clone(), identity)).copied()
     }
 
-    /// Returns the request that has the search for which a node was asked that an owner has named: that to the owner, or this one where the
-    /// link to the owner has ended.
-    pub(super) fn search_for_named(&self, to: LinkId, named: PullId) -> Option<(LinkId, PullId)> {
-        let pull = self.pull(to, named)?;
-        pull.redirect().map(|_| pull.of_fetches((to, named)))
-    }
-
-    /// Whether requests of peers wait for a publication, and each request of this node for which they do waits for room here.
-    pub(super) fn waits_for_room(&self, of: &Spreading, version: Version, identity: NonZeroU64) -> bool {
-        let awaited = self.awaited.get(of).into_iter().flatten().filter_map(|id| self.pull(of.0, *id));
-        let mut bringing = awaited.filter(|pull| pull.may_bring(of, version, identity)).peekable();
-        let is_one = bringing.peek().is_some();
-        is_one
-            && bringing.all(|pull| match pull.search.as_ref().and_then(|search| search.asked()) {
-                Some((to, named)) => self.pull(to, named).is_some_and(Pull::wants_room),
-                None => pull.wants_room(),
-            })
-    }
-
     /// Returns the search of a request, mutably.
     pub(super) fn search_mut(&mut self, link: LinkId, id: PullId) -> Option<&mut Search> {
         self.pull_mut(link, id)?.search.as_deref_mut()
@@ -316,11 +310,6 @@ impl Transfers {
         let mut found: Vec<_> = all.filter(is_one).collect();
         found.sort_unstable();
         found
-    }
-
-    /// Sets when the node is given up that a search has got to. `None`: it is not.
-    pub(super) fn set_search_limit(&mut self, link: LinkId, id: PullId, limit: Option<Time>) {
-        self.change_search(link, id, |search| search.limit = limit);
     }
 
     /// Changes a search, and with it perhaps when the node that it has got to is given up or looked at.
@@ -343,35 +332,82 @@ impl Transfers {
         Some(changed)
     }
 
-    /// Returns the number in the queue for room of the fetches for which a request is, if they have one.
-    pub(super) fn number_in_queue(&self, link: LinkId, id: PullId) -> Option<u64> {
-        let (link, id) = self.pull(link, id)?.of_fetches((link, id));
-        self.pull(link, id)?.number_in_queue
-    }
-
-    /// Notes the number in the queue for room of the fetches for which a request to a node is that an owner has named. They keep it
-    /// when another node is asked.
-    pub(super) fn set_number_in_queue(&mut self, link: LinkId, id: PullId, number: u64) {
-        let Some((link, id)) = self.pull(link, id).map(|pull| pull.of_fetches((link, id))) else { return };
-        if let Some(pull) = self.pull_mut(link, id) {
-            pull.number_in_queue = Some(number);
-        }
-    }
-
-    /// Gives a search to a request to a node that an owner has named, because the link to the owner has ended.
-    pub(super) fn move_search(&mut self, to: LinkId, named: PullId, search: Box<Search>) {
+    /// Gives a search to a request, because the link of the one that had it has ended.
+    pub(super) fn move_search(&mut self, to: LinkId, id: PullId, search: Box<Search>) {
         let wakes_at = search.wakes_at();
-        let Some(pull) = self.pull_mut(to, named) else { return };
+        if let Some(chunks) = &search.chunks {
+            self.homes.insert(chunks.blob, (to, id));
+        }
+        let Some(pull) = self.pull_mut(to, id) else { return };
         pull.search = Some(search);
+        self.orphans.insert((to, id));
         if let Some(at) = wakes_at {
-            self.stalling.insert((at, to, named));
+            self.stalling.insert((at, to, id));
         }
     }
 
-    /// Lets the fetches of a request wait that has no link any more and none yet, until there is one to a node of its search. `is_waiting`
-    /// tells which fetches have not ended.
-    pub(super) fn await_link(&mut self, pull: Pull, is_waiting: impl Fn(OperationId) -> bool) {
-        self.awaiting_links.retain(|pull| pull.readers().iter().any(|op| is_waiting(*op)));
+    /// Notes that the chunks of a search land in this blob.
+    pub(super) fn lands_in(&mut self, blob: BlobId, home: (LinkId, PullId)) {
+        self.homes.insert(blob, home);
+    }
+
+    /// Notes that no chunks land in a blob any more.
+    pub(super) fn lands_elsewhere(&mut self, blob: BlobId) {
+        self.homes.remove(&blob);
+    }
+
+    /// Returns the request with the search whose chunks land in this blob.
+    pub(super) fn home_of(&self, blob: BlobId) -> Option<(LinkId, PullId)> {
+        self.homes.get(&blob).copied()
+    }
+
+    /// Returns the search whose chunks land in this blob, and which waits for a link.
+    pub(super) fn unlinked_search(&mut self, blob: BlobId) -> Option<&mut Search> {
+        let searches = self.awaiting_links.iter_mut().filter_map(|pull| pull.search.as_deref_mut());
+        searches.into_iter().find(|search| search.chunks.as_ref().is_some_and(|chunks| chunks.blob == blob))
+    }
+
+    /// Takes the request that waits for a link and whose chunks land in this blob.
+    pub(super) fn take_unlinked(&mut self, blob: BlobId) -> Option<Pull> {
+        let is_it = |pull: &Pull| {
+            let chunks = pull.search.as_ref().and_then(|search| search.chunks.as_ref());
+            chunks.is_some_and(|chunks| chunks.blob == blob)
+        };
+        let at = self.awaiting_links.iter().position(is_it)?;
+        Some(self.awaiting_links.remove(at))
+    }
+
+    /// Takes the requests that wait for a link, and whose fetches have ended. `is_waiting` tells which have not.
+    pub(super) fn take_unlinked_ended(&mut self, is_waiting: impl Fn(OperationId) -> bool) -> Vec<Pull> {
+        let has_ended = |pull: &mut Pull| !pull.readers().iter().any(|op| is_waiting(*op));
+        self.awaiting_links.extract_if(.., has_ended).collect()
+    }
+
+    /// Returns how many bytes of chunks the peer of a link may be writing here.
+    pub(super) fn chunk_bytes_asked(&self, link: LinkId) -> u64 {
+        let pulls = self.links.get(&link).into_iter().flat_map(|l| l.pulls.iter());
+        let may_write = |pull: &&Pull| matches!(pull.state, PullState::Asked | PullState::Cancelling);
+        let open = pulls.map(|(_, pull)| pull).filter(may_write);
+        open.filter_map(Pull::chunk).map(|chunk| chunk.range.len).sum()
+    }
+
+    /// Lets a request of a peer hold its version until it is there. Chunks of it are asked for at these nodes, or here.
+    pub(super) fn redirect(&mut self, link: LinkId, index: u32, nodes: Option<[Name; MAX_SOURCES]>) {
+        let Some(l) = self.links.get_mut(&link) else { return };
+        let Some(serve) = l.serves.get_mut(&index) else { return };
+        serve.redirect(nodes);
+        if let Some(blob) = serve.fetching() {
+            *l.held_for.entry(blob).or_default() += 1;
+        }
+    }
+
+    /// Whether a request of the peer of a link holds a version until it is there, of which it asks for chunks.
+    pub(super) fn is_held_for(&self, link: LinkId, blob: BlobId) -> bool {
+        self.links.get(&link).is_some_and(|l| l.held_for.contains_key(&blob))
+    }
+
+    /// Lets the fetches of a request wait that has no link any more and none yet, until there is one to a node of its search.
+    pub(super) fn await_link(&mut self, pull: Pull) {
         self.awaiting_links.push(pull);
     }
 
@@ -389,9 +425,15 @@ impl Transfers {
 
     /// Ends the search of a request.
     pub(super) fn end_search(&mut self, link: LinkId, id: PullId) -> Option<Box<Search>> {
-        self.set_search_limit(link, id, None);
-        let pull = self.pull_mut(link, id)?;
-        let search = pull.search.take()?;
+        let search = self.pull_mut(link, id)?.search.take()?;
+        self.orphans.remove(&(link, id));
+        if let Some(at) = search.wakes_at() {
+            self.stalling.remove(&(at, link, id));
+        }
+        if let Some(chunks) = &search.chunks {
+            self.homes.remove(&chunks.blob);
+        }
+        let pull = self.pull(link, id)?;
         if let Some(of) = pull.spreading(link) {
             self.searches.remove(&(of, search.redirect.identity));
         }
@@ -406,39 +448,6 @@ impl Transfers {
     /// Returns a request whose search gives up or looks at the node that it has got to. The caller changes that search.
     pub(super) fn stalled(&self, now: Time) -> Option<(LinkId, PullId)> {
         self.stalling.first().filter(|(at, ..)| *at <= now).map(|(_, link, id)| (*link, *id))
-    }
-
-    /// Notes that a request of a peer holds the version of another node, and waits for a slot.
-    pub(super) fn hold_relayed(&mut self, link: LinkId, index: u32) {
-        self.holding_relayed.insert((link, index));
-    }
-
-    /// Notes that the peer has granted a slot.
-    pub(super) fn relayed_granted(&mut self, link: LinkId, index: u32) {
-        self.holding_relayed.remove(&(link, index));
-    }
-
-    /// Takes the version of another node from a request of a peer that waits for a slot, for workers of this tenant. The caller
-    /// releases it.
-    pub(super) fn take_relayed_of(&mut self, domain: Tenant) -> Option<BlobId> {
-        let is_one = |(link, index): &&(LinkId, u32)| self.serve(*link, *index).is_some_and(|s| s.reader() == domain);
-        let request = self.holding_relayed.iter().find(is_one).copied()?;
-        self.take_relayed(request)
-    }
-
-    /// Returns the requests of peers for workers of this tenant that hold the version of another node and wait for a slot.
-    pub(super) fn relayed_of(&self, domain: Tenant) -> Vec<((LinkId, u32), BlobId)> {
-        let held = |(link, index): &(LinkId, u32)| {
-            let serve = self.serve(*link, *index).filter(|serve| serve.reader() == domain)?;
-            Some(((*link, *index), serve.blob?))
-        };
-        self.holding_relayed.iter().filter_map(held).collect()
-    }
-
-    /// Takes the version of another node from a request of a peer that waits for a slot. The caller releases it.
-    pub(super) fn take_relayed(&mut self, (link, index): (LinkId, u32)) -> Option<BlobId> {
-        self.holding_relayed.remove(&(link, index));
-        self.serve_mut(link, index)?.give_up_version()
     }
 
     /// Returns a request of a peer.
@@ -460,8 +469,17 @@ impl Transfers {
 
     /// Ends a request of a peer.
     pub(super) fn end_serve(&mut self, link: LinkId, index: u32) -> Option<Serve> {
-        self.holding_relayed.remove(&(link, index));
-        self.links.get_mut(&link)?.serves.remove(&index)
+        let l = self.links.get_mut(&link)?;
+        let serve = l.serves.remove(&index)?;
+        if let Some(blob) = serve.fetching().filter(|_| serve.is_redirected())
+            && let Some(count) = l.held_for.get_mut(&blob)
+        {
+            *count -= 1;
+            if *count == 0 {
+                l.held_for.remove(&blob);
+            }
+        }
+        Some(serve)
     }
 
     /// Lets a request of a peer wait for a place among those that are packed.

@@ -4,9 +4,10 @@ use crate::fabric::LinkId;
 use crate::memory::LocalSlice;
 use crate::op::{Content, Destination};
 use crate::protocol::ids::{BlobId, OperationId, PullId, SlotId};
-use crate::protocol::relays::{Redirect, Search, Spreading};
+use crate::protocol::relays::{Redirect, Spreading};
+use crate::protocol::search::Search;
 use crate::protocol::tenant::Tenant;
-use crate::tensor::{DType, Excerpt, Gathered, Key, Select, TensorMeta, Version};
+use crate::tensor::{BodyRange, DType, Excerpt, Gathered, Key, Select, TensorMeta, Version};
 use crate::time::Time;
 use crate::trace::TraceContext;
 use crate::wire::landing::Header;
@@ -36,12 +37,12 @@ pub(crate) struct Pull {
     pub(crate) excerpt: Option<Box<Excerpt>>,
     /// The owner has to answer itself, and not by REDIRECT.
     pub(crate) is_direct: bool,
-    /// What the owner has said, if this request goes to a node that it has named. It has no fetches of its own.
+    /// What the owner has said, if this request is for a chunk, or has the fetches of one to an owner whose link has ended.
     redirect: Option<Arc<Redirect>>,
+    /// The chunk that it is for. It has no fetches of its own.
+    chunk: Option<Box<ChunkPull>>,
     /// The search at the nodes that the owner has named in its answer.
     pub(crate) search: Option<Box<Search>>,
-    /// The number in the queue for room that its fetches have had since a node first sent them the version.
-    pub(in crate::protocol) number_in_queue: Option<u64>,
     /// The version that comes, once the peer has said so.
     pub(crate) coming: Option<Version>,
     /// Requests of other nodes wait for the version that it may bring.
@@ -66,6 +67,18 @@ pub(crate) struct Pull {
     pub(crate) behind: Option<Version>,
     /// The memory of the worker in which the version is to land.
     to: Option<Box<Target>>,
+}
+
+/// A chunk that a peer is asked for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ChunkPull {
+    /// The blob where it lands, to which the request has a reference.
+    pub(crate) blob: BlobId,
+    /// Its number, and which part it is of all that is sent of the version.
+    pub(crate) number: usize,
+    pub(crate) range: BodyRange,
+    /// Where it lands.
+    pub(crate) slice: LocalSlice,
 }
 
 /// The memory of a worker in which a version is to land.
@@ -125,8 +138,6 @@ pub(crate) enum PullState {
     Cancelling,
     /// A delta has landed and is being applied. The peer is done.
     Applying,
-    /// A version has landed that did not come from its owner, and is being compared with the owner's digest. The peer is done.
-    Proving,
     /// The request has ended without the data. The memory of the worker is being closed.
     Closing,
 }
@@ -152,8 +163,8 @@ impl Pull {
             excerpt,
             is_direct: false,
             redirect: None,
+            chunk: None,
             search: None,
-            number_in_queue: None,
             coming: None,
             is_awaited: false,
             gathered: None,
@@ -199,9 +210,11 @@ impl Pull {
         self.opened_memory().map_or_else(Vec::new, <[LocalSlice]>::to_vec)
     }
 
-    /// Returns the ranges of the worker's memory, if it has a slot.
+    /// Returns the ranges apart from the header where what comes lands, if it has a slot: of the worker's memory, or of a version that comes in
+    /// chunks.
     pub(crate) fn opened_memory(&self) -> Option<&[LocalSlice]> {
-        self.to.as_ref().filter(|to| to.state >= TargetState::Open).map(|to| to.slices.as_slice())
+        let of_worker = self.to.as_ref().filter(|to| to.state >= TargetState::Open).map(|to| to.slices.as_slice());
+        of_worker.or_else(|| self.chunk.as_ref().map(|chunk| std::slice::from_ref(&chunk.slice)))
     }
 
     /// Notes that the peer is told of the slot.
@@ -242,12 +255,28 @@ impl Pull {
         Pull { is_direct, ..self }
     }
 
-    /// Makes it a request to a node that the owner has named.
+    /// Makes it one that has the fetches of a request to an owner, which has said this.
     pub(crate) fn asking(self, redirect: Arc<Redirect>) -> Pull {
         Pull { redirect: Some(redirect), ..self }
     }
 
-    /// Returns what the owner has said, if the request goes to a node that it has named.
+    /// Makes it a request for a chunk.
+    pub(crate) fn for_chunk(self, chunk: ChunkPull) -> Pull {
+        Pull { chunk: Some(Box::new(chunk)), ..self }
+    }
+
+    /// Returns the chunk that it is for.
+    pub(crate) fn chunk(&self) -> Option<ChunkPull> {
+        self.chunk.as_deref().copied()
+    }
+
+    /// Takes the chunk out of the request: no peer can write to its place any more. The caller releases its blob.
+    pub(crate) fn take_chunk(&mut self) -> Option<ChunkPull> {
+        self.slot = None;
+        self.chunk.take().map(|chunk| *chunk)
+    }
+
+    /// Returns what the owner has said, if this request is for a chunk, or the link to the owner has ended.
     pub(crate) fn redirect(&self) -> Option<&Arc<Redirect>> {
         self.redirect.as_ref()
     }
@@ -276,12 +305,6 @@ impl Pull {
     /// Returns the link to the owner of its key, if it goes over this one.
     fn owner(&self, link: LinkId) -> LinkId {
         self.redirect.as_ref().map_or(link, |redirect| redirect.owner)
-    }
-
-    /// Returns the request that has the fetches: this one, or that to the owner that has named this node, as long as there is a link to it.
-    pub(in crate::protocol) fn of_fetches(&self, own: (LinkId, PullId)) -> (LinkId, PullId) {
-        let redirect = self.redirect.as_ref().filter(|_| self.search.is_none());
-        redirect.map_or(own, |redirect| (redirect.owner, redirect.request))
     }
 
     /// Whether the owner may answer it by REDIRECT.
@@ -461,6 +484,9 @@ impl Pull {
         if self.state == PullState::Cancelling {
             return Ok(None);
         }
+        if let (Some(chunk), Some(redirect)) = (self.chunk.as_deref(), self.redirect()) {
+            return chunk.check_landing(own, redirect, header).map(|()| Some(redirect.meta.clone()));
+        }
         let (id, meta) = self.described.as_ref().ok_or("the slot's request has no description")?;
         if header.index != own.short() {
             return Err(format!("the header names request {:#x}, the slot is for {:#x}", header.index, own.short()));
@@ -478,9 +504,22 @@ impl Pull {
         if !self.select.takes(header.version) {
             return Err(format!("the header has {}, asked was {}", header.version, self.select));
         }
-        if self.redirect().is_some_and(|redirect| header.identity != Some(redirect.identity)) {
+        Ok(Some(meta.clone()))
+    }
+}
+
+impl ChunkPull {
+    fn check_landing(&self, own: PullId, redirect: &Redirect, header: &Header) -> Result<(), String> {
+        let (found, asked) = ((header.index, header.body_len), (own.short(), self.range.len));
+        if found != asked || header.metadata_id != 0 || header.is_delta {
+            return Err(format!(
+                "the header is not that of a chunk of {} bytes for request {:#x}: {header:?}",
+                asked.1, asked.0
+            ));
+        }
+        if (header.version, header.identity) != (redirect.version, Some(redirect.identity)) {
             return Err("the header has another publication than the one that the owner has named".to_owned());
         }
-        Ok(Some(meta.clone()))
+        Ok(())
     }
 }

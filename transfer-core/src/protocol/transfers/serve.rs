@@ -2,9 +2,10 @@
 
 use crate::protocol::ids::{BlobId, CopyId};
 use crate::protocol::keys::Blob;
+use crate::protocol::passing::Publication;
 use crate::protocol::relays::Spreading;
 use crate::protocol::tenant::Tenant;
-use crate::tensor::{Excerpt, Key, Name, Retention, Version};
+use crate::tensor::{BodyRange, Excerpt, Key, Name, Retention, Version};
 use crate::time::Time;
 use crate::trace::TraceContext;
 use crate::wire::landing::{Header, SlotGrant};
@@ -59,29 +60,24 @@ enum Spread {
     Not,
     /// It has to be answered from here.
     Direct,
-    /// It waits for the digest of the version, and then goes to another node.
-    Proving,
-    /// It counts as one that is answered from here.
-    Counted,
-    /// It was sent to other nodes, of which the peer asks the one in this place. It holds the version until the peer has it, or takes
-    /// it from here.
-    Redirected(Box<[Name; MAX_SOURCES]>, usize),
-    /// It is for this publication of another node.
-    Relay(Box<Relayed>),
+    /// It holds the version until the peer has it. The peer gets it from here, or was sent to these other nodes, of which it asks the one in
+    /// this place.
+    Redirected(Option<Box<[Name; MAX_SOURCES]>>, usize),
+    /// It is for this chunk.
+    Chunk(Box<AskedChunk>),
 }
 
-/// A publication of another node that a peer asks for here.
+/// A chunk of a publication that a peer asks for here.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Relayed {
-    pub(crate) of: Spreading,
+pub(crate) struct AskedChunk {
+    /// The key of its owner, if that is another node.
+    pub(crate) of: Option<Spreading>,
+    pub(crate) publication: Publication,
     pub(crate) version: Version,
     pub(crate) identity: NonZeroU64,
-    /// Whether deltas of it may follow, once it is here.
+    pub(crate) range: BodyRange,
+    /// Whether deltas of the version may follow, once it is known.
     pub(crate) deltas_follow: bool,
-    /// It was here, and its room was needed while the peer had none.
-    pub(crate) is_given_up: bool,
-    /// There was no room for it here when the peer last asked for a sign of life.
-    is_full: bool,
 }
 
 /// How far the part that is asked for is cut out of its version, if that is done before it is sent.
@@ -138,51 +134,40 @@ impl Serve {
         Serve { spreading: if direct { Spread::Direct } else { Spread::Not }, ..self }
     }
 
-    /// Makes it a request for this publication of another node.
-    pub(crate) fn relaying(self, of: Spreading, version: Version, identity: NonZeroU64) -> Serve {
-        let relayed = Relayed { of, version, identity, deltas_follow: false, is_given_up: false, is_full: false };
-        Serve { spreading: Spread::Relay(Box::new(relayed)), ..self }
+    /// Makes it a request for this chunk.
+    pub(crate) fn for_chunk(self, chunk: AskedChunk) -> Serve {
+        Serve { spreading: Spread::Chunk(Box::new(chunk)), ..self }
     }
 
-    /// Returns the publication of another node that it is for.
-    pub(crate) fn relays(&self) -> Option<&Relayed> {
+    /// Returns the chunk that it is for.
+    pub(crate) fn chunk(&self) -> Option<&AskedChunk> {
         match &self.spreading {
-            Spread::Relay(relayed) => Some(relayed),
+            Spread::Chunk(chunk) => Some(chunk),
             _ => None,
         }
     }
 
-    /// Notes whether deltas may follow of the publication of another node that it is for.
+    /// Notes whether deltas may follow of the version of another node that it is for.
     pub(crate) fn pass_on(&mut self, follow: bool) {
-        if let Spread::Relay(relayed) = &mut self.spreading {
-            relayed.deltas_follow = follow;
+        if let Spread::Chunk(chunk) = &mut self.spreading {
+            chunk.deltas_follow = follow;
         }
     }
 
-    /// Notes whether there is room here for the publication of another node that it is for. Returns whether there is none, as when this was
-    /// noted before.
-    pub(crate) fn is_full_again(&mut self, is_full: bool) -> bool {
-        let Spread::Relay(relayed) = &mut self.spreading else { return false };
-        std::mem::replace(&mut relayed.is_full, is_full) && is_full
+    /// Lets the peer ask for chunks, of these nodes or here.
+    pub(crate) fn redirect(&mut self, nodes: Option<[Name; MAX_SOURCES]>) {
+        self.spreading = Spread::Redirected(nodes.map(Box::new), 0);
     }
 
-    /// Takes the version of another node out of a request that waits for a slot. The peer is told once it grants one.
-    pub(crate) fn give_up_version(&mut self) -> Option<BlobId> {
-        if let Spread::Relay(relayed) = &mut self.spreading {
-            relayed.is_given_up = true;
-        }
-        self.blob.take()
-    }
-
-    /// Sends the peer to other nodes.
-    pub(crate) fn send_elsewhere(&mut self, nodes: [Name; MAX_SOURCES]) {
-        self.spreading = Spread::Redirected(Box::new(nodes), 0);
+    /// Whether the peer was told to ask for chunks.
+    pub(crate) fn is_redirected(&self) -> bool {
+        matches!(self.spreading, Spread::Redirected(..))
     }
 
     /// Returns the node that the peer asks, if it was sent to others.
     pub(crate) fn sent_to(&self) -> Option<&Name> {
         match &self.spreading {
-            Spread::Redirected(nodes, at) => nodes.get(*at),
+            Spread::Redirected(Some(nodes), at) => nodes.get(*at),
             _ => None,
         }
     }
@@ -190,7 +175,7 @@ impl Serve {
     /// Notes that the node in this place does not send the version to the peer, which asks the next one. Returns the node that the peer
     /// has asked so far as is known, and those two.
     pub(crate) fn source_failed(&mut self, place: usize) -> Option<[Name; 3]> {
-        let Spread::Redirected(nodes, at) = &mut self.spreading else { return None };
+        let Spread::Redirected(Some(nodes), at) = &mut self.spreading else { return None };
         let before = std::mem::replace(at, (place + 1).min(MAX_SOURCES - 1));
         Some([nodes.get(before)?.clone(), nodes.get(place)?.clone(), nodes[*at].clone()])
     }
@@ -198,30 +183,6 @@ impl Serve {
     /// Whether the request has to be answered from here.
     pub(crate) fn is_direct(&self) -> bool {
         self.spreading == Spread::Direct
-    }
-
-    /// Lets the request wait for the digest of its version.
-    pub(crate) fn prove(&mut self) {
-        self.spreading = Spread::Proving;
-    }
-
-    /// Notes that the digest of this version is made. Returns whether the request has waited for it.
-    pub(crate) fn has_proof(&mut self, blob: BlobId) -> bool {
-        let waited = self.spreading == Spread::Proving && self.blob == Some(blob);
-        if waited {
-            self.spreading = Spread::Not;
-        }
-        waited
-    }
-
-    /// Lets the request count as one that is answered from here.
-    pub(crate) fn count(&mut self) {
-        self.spreading = Spread::Counted;
-    }
-
-    /// Whether the request counts as one that is answered from here.
-    pub(crate) fn is_counted(&self) -> bool {
-        self.spreading == Spread::Counted
     }
 
     /// Notes which version the peer has already.
@@ -377,7 +338,7 @@ impl Serve {
 
     /// Returns the version that waits for a slot, or `None` if the request does not wait for one.
     pub(crate) fn waits_for_slot(&self) -> Option<BlobId> {
-        let waits = !self.writing && !self.sharing && self.copying().is_none() && self.spreading != Spread::Proving;
+        let waits = !self.writing && !self.sharing && self.copying().is_none() && !self.is_redirected();
         self.blob.filter(|_| waits && self.slot.is_none())
     }
 
@@ -402,9 +363,9 @@ impl Serve {
         (deltas_follow, spreads): (bool, bool),
         body_len: u64,
     ) -> Header {
-        let (identity, follow) = match self.relays() {
-            Some(relayed) => (Some(relayed.identity), relayed.deltas_follow),
-            None => (identity, deltas_follow),
+        let (identity, follow) = match self.chunk() {
+            Some(chunk) if chunk.of.is_some() => (Some(chunk.identity), chunk.deltas_follow),
+            _ => (identity, deltas_follow),
         };
         Header {
             slot: slot.number,
@@ -420,7 +381,7 @@ impl Serve {
             identity: identity.filter(|_| !self.is_gathered),
             deltas_follow: follow && !self.is_of_parts(),
             is_delta: self.deltas > 0,
-            spreads: (spreads || self.relays().is_some()) && !self.is_of_parts(),
+            spreads: (spreads || self.chunk().is_some()) && !self.is_of_parts(),
         }
     }
 
@@ -440,9 +401,8 @@ impl Serve {
         match (self.writing, self.blob, &self.slot) {
             (true, _, _) => "Writing",
             (false, Some(_), _) if self.sharing => "Sharing",
-            (false, Some(_), _) if self.spreading == Spread::Proving => "Proving",
             (false, Some(_), _) if self.number_in_line().is_some() || self.copying().is_some() => "Copying",
-            (false, Some(_), _) if self.sent_to().is_some() => "Redirected",
+            (false, Some(_), _) if self.is_redirected() => "Redirected",
             (false, Some(_), _) => "Described",
             (false, None, None) => "Waiting",
             (false, None, Some(_)) => "Waiting, slot",

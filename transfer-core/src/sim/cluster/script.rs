@@ -95,6 +95,7 @@ pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
         config.watch_all = c.rng.random();
         if play.spreads {
             (config.fan_out, config.spreads_from) = ([1, 1, 2][c.rng.random_range(0..3)], 1);
+            config.chunk_bytes = [64, 128, 4 << 20][c.rng.random_range(0..3)];
             config.base_bytes = [0, 4 << 30, 4 << 30][c.rng.random_range(0..3)];
         }
         if play.rosters {

@@ -12,7 +12,8 @@
 //! ```
 
 use super::{
-    Body, LAYOUT_VERSION, MAX_MESSAGE_BYTES, MAX_SLOTS_PER_MESSAGE, MAX_SOURCES, Message, NameRef, Recall, Role,
+    Body, LAYOUT_VERSION, MAX_DIGESTS_PER_MESSAGE, MAX_MESSAGE_BYTES, MAX_SLOTS_PER_MESSAGE, MAX_SOURCES, Message,
+    NameRef, Recall, Role,
 };
 use crate::fabric::AtomicOp;
 use crate::memory::RemoteSlice;
@@ -102,17 +103,24 @@ impl Message {
             Body::Delta { version, metadata_id, len, meta } => {
                 w.u64(version.0).u32(*metadata_id).u64(*len).meta(meta);
             }
-            Body::Redirect { version, identity, metadata_id, digest, sources, meta } => {
-                w.u64(version.0).u64(identity.get()).u32(*metadata_id).raw(digest);
+            Body::Redirect { version, identity, metadata_id, chunk_bytes, sources, meta } => {
+                w.u64(version.0).u64(identity.get()).u32(*metadata_id).u64(*chunk_bytes);
                 sources.iter().for_each(|source| write_name(&mut w, *source));
                 w.meta(meta);
             }
-            Body::RelayRequest { key, tenant, owner, incarnation, version, identity, trace } => {
+            Body::ChunkRequest { key, tenant, owner, incarnation, version, identity, offset, slot, trace } => {
                 for n in [key, tenant, owner] {
                     write_name(&mut w, *n);
                 }
-                w.u64(*incarnation).u64(version.0).u64(identity.get());
+                w.u64(*incarnation).u64(version.0).u64(identity.get()).u64(*offset);
+                slot.write(&mut w);
                 TraceContext::write_last(*trace, &mut w);
+            }
+            Body::Digests { first, digests } => {
+                w.u32(*first).u8(u8::try_from(digests.len()).unwrap_or(u8::MAX));
+                digests.iter().for_each(|digest| {
+                    w.raw(digest);
+                });
             }
             Body::TensorReRequest { slot } | Body::BufferIdle { slot } => slot.write(&mut w),
             Body::ErrorStatus(failure) => {
@@ -218,7 +226,7 @@ impl Message {
             return Err(WireError::Value {
                 what: "layout version of a control message",
                 value: u64::from(version),
-                expected: "16",
+                expected: "19",
             });
         }
         let kind = r.u8()?;
@@ -360,21 +368,22 @@ impl Message {
             }
             33 => {
                 let (version, identity, metadata_id) = (Version(r.u64()?), read_identity(r)?, r.u32()?);
-                let mut digest = [0; 16];
-                digest.copy_from_slice(r.raw(16)?);
+                let chunk_bytes = r.u64()?;
                 let mut sources = [NameRef { id: 0, generation: 0 }; MAX_SOURCES];
                 for source in &mut sources {
                     *source = read_name(r)?;
                 }
-                Body::Redirect { version, identity, metadata_id, digest, sources, meta: r.meta()? }
+                Body::Redirect { version, identity, metadata_id, chunk_bytes, sources, meta: r.meta()? }
             }
-            34 => Body::RelayRequest {
+            34 => Body::ChunkRequest {
                 key: read_name(r)?,
                 tenant: read_name(r)?,
                 owner: read_name(r)?,
                 incarnation: r.u64()?,
                 version: Version(r.u64()?),
                 identity: read_identity(r)?,
+                offset: r.u64()?,
+                slot: SlotGrant::read(r)?,
                 trace: TraceContext::read_last(r)?,
             },
             35 => Body::Taken,
@@ -388,11 +397,24 @@ impl Message {
                     });
                 }
             },
+            37 => {
+                let (first, count) = (r.u32()?, r.u8()?);
+                if count == 0 || usize::from(count) > MAX_DIGESTS_PER_MESSAGE {
+                    return Err(WireError::Value {
+                        what: "number of digests in a DIGESTS",
+                        value: u64::from(count),
+                        expected: "1 to 60",
+                    });
+                }
+                let digest = |bytes: &[u8]| bytes.try_into().unwrap_or([0; 16]);
+                let digests = (0..count).map(|_| r.raw(16).map(digest)).collect::<Result<_, _>>()?;
+                Body::Digests { first, digests }
+            }
             n => {
                 return Err(WireError::Value {
                     what: "kind of a control message",
                     value: u64::from(n),
-                    expected: "1 to 36",
+                    expected: "1 to 37",
                 });
             }
         })

@@ -19,7 +19,7 @@ use crate::trace::TraceContext;
 use std::num::NonZeroU64;
 
 /// The version of the layout. A peer with another version is refused when it connects.
-pub const LAYOUT_VERSION: u8 = 18;
+pub const LAYOUT_VERSION: u8 = 19;
 
 /// The largest length of a message, in bytes. Every fabric can send this much in one message.
 pub const MAX_MESSAGE_BYTES: usize = crate::fabric::Capabilities::MIN_MESSAGE_BYTES;
@@ -29,6 +29,12 @@ pub const MAX_SLOTS_PER_MESSAGE: usize = 10;
 
 /// The number of nodes that one [`Body::Redirect`] names.
 pub const MAX_SOURCES: usize = 3;
+
+/// The most digests in one [`Body::Digests`].
+pub const MAX_DIGESTS_PER_MESSAGE: usize = 60;
+
+/// The most chunks of a version.
+pub const MAX_CHUNKS: u64 = 1024;
 
 /// The number and generation of a name in the sender's table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -253,8 +259,8 @@ pub enum Body {
         /// The description.
         meta: TensorMeta,
     },
-    /// Pull: the version that is asked for is this one, and the nodes with these names have it or are receiving it. The request goes on: the
-    /// owner holds the version until the other side has it ([`Body::Taken`]), grants a slot for it, or gives it up.
+    /// Pull: the version that is asked for is this one, and comes in chunks, from the nodes with these names, which have it or are
+    /// receiving it. The request goes on: the owner holds the version until the other side has it ([`Body::Taken`]), or gives it up.
     Redirect {
         /// The version.
         version: Version,
@@ -262,15 +268,15 @@ pub enum Body {
         identity: NonZeroU64,
         /// The id of the description.
         metadata_id: u32,
-        /// The digest of all that is sent of it: XXH3 with 128 bits, the highest byte first.
-        digest: [u8; 16],
-        /// The nodes, in the order in which they are to be asked. One that is named twice is asked once.
+        /// The length of a chunk in bytes; the last one may be shorter. There are at most [`MAX_CHUNKS`].
+        chunk_bytes: u64,
+        /// The nodes, in the order in which they are to be asked. One that is named twice is asked once. The owner may be among them.
         sources: [NameRef; MAX_SOURCES],
         /// The description.
         meta: TensorMeta,
     },
-    /// Pull: requests, of a node that does not own the key, a version that it has or is receiving.
-    RelayRequest {
+    /// Pull: requests a chunk of a version, of its owner or of a node that has the version or is receiving it.
+    ChunkRequest {
         /// The key.
         key: NameRef,
         /// The tenant whose workers will read the version.
@@ -283,8 +289,19 @@ pub enum Body {
         version: Version,
         /// Its number of the publication, as its REDIRECT has it.
         identity: NonZeroU64,
+        /// Where the chunk begins among all bytes that are sent of the version. It is as long as the slot.
+        offset: u64,
+        /// The slot for the chunk.
+        slot: SlotGrant,
         /// The trace context of the fetch that asks, if it has one.
         trace: Option<TraceContext>,
+    },
+    /// Pull: the digests of the next chunks of a version that the owner has answered by REDIRECT. They come in order.
+    Digests {
+        /// The number of the first of these chunks.
+        first: u32,
+        /// Their digests: XXH3 with 128 bits, the highest byte first.
+        digests: Vec<[u8; 16]>,
     },
     /// Pull: the version has come from a node that REDIRECT has named. Ends the request as CANCEL does.
     Taken,
@@ -416,9 +433,10 @@ impl Body {
             Body::RosterAnswer(_) => 31,
             Body::Delta { .. } => 32,
             Body::Redirect { .. } => 33,
-            Body::RelayRequest { .. } => 34,
+            Body::ChunkRequest { .. } => 34,
             Body::Taken => 35,
             Body::SourceFailed { .. } => 36,
+            Body::Digests { .. } => 37,
         }
     }
 
@@ -459,7 +477,8 @@ impl Body {
             Body::RosterAnswer(_) => "ROSTER_ANSWER",
             Body::Delta { .. } => "DELTA",
             Body::Redirect { .. } => "REDIRECT",
-            Body::RelayRequest { .. } => "RELAY_REQUEST",
+            Body::ChunkRequest { .. } => "CHUNK_REQUEST",
+            Body::Digests { .. } => "DIGESTS",
             Body::Taken => "TAKEN",
             Body::SourceFailed { .. } => "SOURCE_FAILED",
         }

@@ -9,7 +9,6 @@ use crate::protocol::links::{Out, OutWrite, Purpose};
 use crate::protocol::meters::Operation;
 use crate::protocol::node::flows::Answering;
 use crate::protocol::node::replies::PeersTransfer;
-use crate::protocol::relays::not_here;
 use crate::protocol::rules::Broken;
 use crate::protocol::tenant::Tenant;
 use crate::protocol::transfers::{OfLink, Serve};
@@ -62,7 +61,7 @@ impl Answering<'_> {
             Ok(name) => Key::from(name.clone()),
             Err(what) => return sending!(self).violation(link, &what),
         };
-        let Some(reader) = self.admits(link, index, tenant) else { return };
+        let Some(reader) = self.admits(link, index, tenant, false) else { return };
         let record_id = self.keys.find(&key);
         let asked = select;
         if let Some(record) = record_id {
@@ -93,9 +92,15 @@ impl Answering<'_> {
         }
     }
 
-    /// Checks whether a peer may ask something new by this index, for workers of a tenant. If not, answers it. Returns the
-    /// tenant.
-    pub(in crate::protocol::node) fn admits(&mut self, link: LinkId, index: u32, tenant: NameRef) -> Option<Tenant> {
+    /// Checks whether a peer may ask something new by this index, for workers of a tenant, or something of what is held for it. If not,
+    /// answers it. Returns the tenant.
+    pub(in crate::protocol::node) fn admits(
+        &mut self,
+        link: LinkId,
+        index: u32,
+        tenant: NameRef,
+        is_held: bool,
+    ) -> Option<Tenant> {
         let limit = self.config.max_requests_per_link;
         let serves = self.transfers.of(link).map(OfLink::serves)?;
         let (is_used, is_full) = (serves.contains_key(&index), serves.len() >= limit);
@@ -108,7 +113,7 @@ impl Answering<'_> {
                 sending!(self).violation(link, &format!("it uses request {index:#x} twice"));
                 return None;
             }
-            Ok(_) if self.common.draining => access!(self).is_draining(),
+            Ok(_) if self.common.draining && !is_held => access!(self).is_draining(),
             Ok(Err(failure)) => failure,
             Ok(Ok(_)) if is_full => {
                 let text = format!("node {:?} answers at most {limit} requests of a peer at a time", self.config.name);
@@ -147,7 +152,7 @@ impl Answering<'_> {
             true if is_part => self.answer_published(link, index),
             true => self.copy_for_peer(now, link, index),
             false if self.serve_by_reference(now, link, index) => {}
-            false if self.spreads(now, (link, index), blob, false) => {}
+            false if self.spreads(now, (link, index), blob) => {}
             false => self.answer_published(link, index),
         }
     }
@@ -160,7 +165,6 @@ impl Answering<'_> {
         // A part's description serves one request, and has no number.
         let known = if serve.is_of_parts() { Some(0) } else { self.links.told(link, &key, &meta) };
         if serve.fits(meta.len_bytes(), known) {
-            self.send_flows(self.common.latest, link, index);
             return self.cut_and_write(link, index);
         }
         let Some(metadata_id) = known.or_else(|| self.links.tell(link, &key, &meta)) else { return };
@@ -175,22 +179,11 @@ impl Answering<'_> {
     }
 
     /// Handles the message TENSOR_RE_REQUEST: the peer grants a slot for the version that was described to it.
-    pub(in crate::protocol::node) fn tensor_re_request(
-        &mut self,
-        now: Time,
-        link: LinkId,
-        index: u32,
-        slot: SlotGrant,
-    ) {
+    pub(in crate::protocol::node) fn tensor_re_request(&mut self, link: LinkId, index: u32, slot: SlotGrant) {
         let Some(serve) = self.transfers.serve_mut(link, index) else {
             return sending!(self)
                 .violation(link, &format!("TENSOR_RE_REQUEST for request {index:#x}, which is not under way"));
         };
-        if serve.relays().is_some_and(|relayed| relayed.is_given_up) {
-            // Others needed the room while the peer had none.
-            let failure = not_here(&self.config.name, serve.key());
-            return self.end_serve(now, link, index, failure);
-        }
         let Some(blob) = serve.waits_for_slot() else {
             return sending!(self)
                 .violation(link, &format!("TENSOR_RE_REQUEST for request {index:#x}, which was not told to"));
@@ -201,8 +194,6 @@ impl Answering<'_> {
             return sending!(self).violation(link, &what);
         }
         serve.grant(slot);
-        self.transfers.relayed_granted(link, index);
-        self.send_flows(now, link, index);
         self.cut_and_write(link, index);
     }
 
@@ -254,6 +245,9 @@ impl Answering<'_> {
             if serve.blob.is_none() {
                 self.forget_remote_waiter(link, index, serve.key());
             }
+            if has_come && serve.is_redirected() && serve.sent_to().is_none() {
+                self.has_left_in_chunks(now, link, &serve);
+            }
             self.serve_ended(now, (link, index), &serve, false);
             self.spread_ended((link, index), &serve, has_come);
         }
@@ -266,16 +260,21 @@ impl Answering<'_> {
         if let Some(serve) = self.transfers.end_serve(link, index) {
             let (fabric, path) = (l.kind(), l.path());
             let copies = u64::from(l.limits().sender_copies + l.limits().receiver_copies);
-            if let Some(blob) = serve.fetching().filter(|_| !serve.is_cancelled()).and_then(|b| self.keys.blob(b)) {
+            let sent = serve.fetching().filter(|_| !serve.is_cancelled());
+            if let Some((chunk, blob)) = serve.chunk().zip(sent.and_then(|b| self.keys.blob(b))) {
+                let is_last = chunk.range.offset + chunk.range.len == blob.meta.len_bytes();
+                self.links.carried_out(link, chunk.range.len);
+                self.meters.served_chunk(path, chunk.range.len, chunk.range.len * copies);
+                if chunk.of.is_some() {
+                    self.meters.relayed(chunk.range.len, is_last);
+                }
+            } else if let Some(blob) = sent.and_then(|b| self.keys.blob(b)) {
                 let bytes = if serve.deltas() > 0 { sent_bytes(&serve, blob) } else { blob.len_of(serve.excerpt()) };
                 let copies = copies + u64::from(serve.is_packed());
                 self.links.carried_out(link, bytes);
                 let waited = Duration::from_micros(serve.waited_us.into());
                 let took = now.since(serve.since).saturating_sub(waited);
                 self.meters.served(path, bytes, bytes * copies, took);
-                if serve.relays().is_some() {
-                    self.meters.relayed(bytes);
-                }
                 let report = Report {
                     fabric,
                     bytes,
@@ -302,6 +301,32 @@ impl Answering<'_> {
             self.serve_ended(now, (link, index), &serve, !serve.is_cancelled());
             self.spread_ended((link, index), &serve, !serve.is_cancelled());
         }
+    }
+
+    /// Notes that a peer has a version, whose chunks it has got from here.
+    fn has_left_in_chunks(&mut self, now: Time, link: LinkId, serve: &Serve) {
+        let Some(l) = self.links.get(link) else { return };
+        let (fabric, copies) = (l.kind(), u64::from(l.limits().sender_copies + l.limits().receiver_copies));
+        let Some((sent, blob)) = serve.fetching().and_then(|sent| Some((sent, self.keys.blob(sent)?))) else { return };
+        let (bytes, version, origin) = (blob.meta.len_bytes(), blob.version, blob.trace());
+        let waited = Duration::from_micros(serve.waited_us.into());
+        let took = now.since(serve.since).saturating_sub(waited);
+        let report = Report {
+            fabric,
+            bytes,
+            copied: bytes * copies,
+            verified: 0,
+            relayed: 0,
+            delta: 0,
+            queued: Duration::ZERO,
+            waited,
+            in_flight: took,
+            origin,
+        };
+        self.keys.has_left(sent, bytes, took);
+        let (operation, key, since, trace) = (Operation::Serve, serve.key(), serve.since, serve.trace);
+        let ended = PeersTransfer { operation, key, worker: None, version, report, since, trace };
+        replies!(self).note_for_peer(now, link, ended);
     }
 
     /// Releases what an ended request holds. The request counts as a fetch if it went `well`.

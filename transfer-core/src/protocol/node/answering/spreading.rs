@@ -2,10 +2,11 @@
 
 use crate::fabric::LinkId;
 use crate::protocol::action::HostAction;
+use crate::protocol::chunks::{chunk_at, chunk_bytes};
 use crate::protocol::ids::BlobId;
-use crate::protocol::keys::{Blob, Fan, Spreads};
+use crate::protocol::keys::{Blob, DigestsDue, Fan};
 use crate::protocol::node::flows::Answering;
-use crate::protocol::relays::{Proof, relay_limit};
+use crate::protocol::relays::Proof;
 use crate::protocol::transfers::Serve;
 use crate::time::Time;
 use crate::wire::message::{Body, Role};
@@ -19,69 +20,72 @@ impl Answering<'_> {
         is_whole && is_long && version.domain == serve.reader()
     }
 
-    /// Decides what becomes of a request for a version that is published, and that the request holds. If enough nodes get the version
-    /// from here, it is sent to another one, or waits for the digest of the version. For one that has waited for it, this `is_decided`.
-    /// Returns `false` if it is answered from here.
-    pub(in crate::protocol::node) fn spreads(
-        &mut self,
-        now: Time,
-        (link, index): (LinkId, u32),
-        blob: BlobId,
-        is_decided: bool,
-    ) -> bool {
+    /// Lets a peer ask for the chunks of a version that is published, and that its request holds: here, or of other nodes, if enough nodes
+    /// get the version from here. Returns `false` if it is answered otherwise.
+    pub(super) fn spreads(&mut self, now: Time, (link, index): (LinkId, u32), blob: BlobId) -> bool {
         let Some(serve) = self.transfers.serve(link, index) else { return false };
         let (Some(b), Some(peer)) = (self.keys.blob(blob), self.links.peer_of(link)) else { return false };
         let spreads = self.may_spread(serve, b) && serve.takes_deltas(b).is_none();
         let Some(identity) = self.keys.identity_of(blob).filter(|_| spreads) else { return false };
-        let (name, version, meta) = (peer.name.clone(), b.version, b.meta.clone());
+        let (peer, version, meta, key) = (peer.name.clone(), b.version, b.meta.clone(), serve.key().clone());
+        let told = self.links.told(link, &key, &meta).or_else(|| self.links.tell(link, &key, &meta));
+        let Some(metadata_id) = told else { return false };
         let links = &*self.links;
         let fan = Fan { out: self.config.fan_out, now, is_up: |to| links.get(to).is_some() };
-        let decided = self.keys.spread(blob, (link, index, &name), is_decided, &fan);
+        let nodes = self.keys.spread(blob, (link, &peer), &fan);
         let Some(serve) = self.transfers.serve_mut(link, index) else { return false };
-        match decided {
-            Spreads::Send => {
-                serve.count();
-                self.keys.send_begins(now, blob, link, &name);
-                return false;
-            }
-            Spreads::Prove(begins) => {
-                serve.prove();
-                if begins && self.keys.hold(blob).is_some() {
-                    let (of, tag) =
-                        (self.keys.body_of(blob, None), self.proofs.insert(Proof::Published(blob)).to_u64());
-                    self.actions.push(HostAction::Digest { of, tag });
-                }
-            }
-            Spreads::Redirect(digest, names) => {
-                let [a, b, c] = &names;
-                let key = serve.key().clone();
-                let told = self.links.told(link, &key, &meta).or_else(|| self.links.tell(link, &key, &meta));
-                let Some(metadata_id) = told else { return true };
-                serve.describe(metadata_id);
-                serve.send_elsewhere(names.clone());
-                self.meters.redirected();
-                let sources = sending!(self).number(link, [a, b, c]);
-                let body = Body::Redirect { version, identity, metadata_id, digest, sources, meta };
-                sending!(self).send(link, Role::Pull, index, body);
+        serve.describe(metadata_id);
+        self.transfers.redirect(link, index, nodes.clone());
+        if nodes.is_some() {
+            self.meters.redirected();
+        }
+        let is_elsewhere = nodes.is_some();
+        let [a, b, c] = &nodes.unwrap_or_else(|| std::array::from_fn(|_| self.config.name.clone()));
+        let sources = sending!(self).number(link, [a, b, c]);
+        let chunk_bytes = chunk_bytes(meta.len_bytes(), self.config.chunk_bytes);
+        let body = Body::Redirect { version, identity, metadata_id, chunk_bytes, sources, meta };
+        sending!(self).send(link, Role::Pull, index, body);
+        if is_elsewhere {
+            let (due, next) = self.keys.want_digests(blob, (link, index), self.chunk_count(blob));
+            self.send_digests(due);
+            if let Some(next) = next
+                && self.keys.hold(blob).is_some()
+            {
+                self.make_digest(blob, next);
             }
         }
         true
     }
 
-    /// Notes that a peer has granted a slot for a version that may spread. If it was sent to other nodes before, it takes the version
-    /// from here.
-    pub(super) fn send_flows(&mut self, now: Time, link: LinkId, index: u32) {
-        let Some(serve) = self.transfers.serve_mut(link, index) else { return };
-        let (Some(blob), Some(peer)) = (serve.fetching(), self.links.peer_of(link)) else { return };
-        if let Some(first) = serve.sent_to().cloned() {
-            serve.count();
-            self.meters.redirect_ended();
-            self.keys.sent_node_ends(blob, link, &first, false);
-            self.keys.send_begins(now, blob, link, &peer.name);
+    /// Returns the number of chunks of a version.
+    fn chunk_count(&self, blob: BlobId) -> usize {
+        let len = self.keys.blob(blob).map_or(0, |b| b.meta.len_bytes());
+        usize::try_from(len.div_ceil(chunk_bytes(len, self.config.chunk_bytes))).unwrap_or(usize::MAX)
+    }
+
+    fn make_digest(&mut self, blob: BlobId, number: usize) {
+        let Some(b) = self.keys.blob(blob) else { return };
+        let len = b.meta.len_bytes();
+        let chunk = chunk_at(len, chunk_bytes(len, self.config.chunk_bytes), number);
+        let of = chunk.map(|range| b.chunk(range).collect()).unwrap_or_default();
+        let tag = self.proofs.insert(Proof::Published(blob)).to_u64();
+        self.actions.push(HostAction::Digest { of, tag });
+    }
+
+    /// Handles the digest of the next chunk of a version. While it is made the version is held.
+    pub(in crate::protocol::node) fn digest_made(&mut self, blob: BlobId, digest: [u8; 16]) {
+        let (due, next) = self.keys.digest_made(blob, digest, self.chunk_count(blob));
+        self.send_digests(due);
+        match next {
+            Some(next) => self.make_digest(blob, next),
+            None => memory!(self).release(blob),
         }
-        if serve.is_counted() {
-            let len = self.keys.blob(blob).map_or(0, |b| b.meta.len_bytes());
-            self.keys.send_flows(blob, link, now + relay_limit(len, self.config.fan_out));
+    }
+
+    fn send_digests(&mut self, due: Vec<DigestsDue>) {
+        for ((link, index), first, digests) in due {
+            let first = u32::try_from(first).unwrap_or(u32::MAX);
+            sending!(self).send(link, Role::Pull, index, Body::Digests { first, digests });
         }
     }
 
@@ -96,20 +100,14 @@ impl Answering<'_> {
 
     /// Ends the part that a request had in the spreading of its version, which `has_come` to the peer or not.
     pub(super) fn spread_ended(&mut self, (link, index): (LinkId, u32), serve: &Serve, has_come: bool) {
-        if let Some(relayed) = serve.relays() {
-            self.relays.forget(&relayed.of, (link, index));
+        if let Some((chunk, of)) = serve.chunk().and_then(|chunk| Some((chunk, chunk.of.as_ref()?))) {
+            self.relays.forget(of, chunk.range.offset, (link, index));
         }
-        let Some(blob) = serve.fetching() else { return };
-        if let Some(first) = serve.sent_to() {
+        let Some(blob) = serve.fetching().filter(|_| serve.is_redirected()) else { return };
+        self.keys.spread_ended(blob, link, serve.sent_to(), has_come);
+        if serve.sent_to().is_some() {
             self.meters.redirect_ended();
-            self.keys.sent_node_ends(blob, link, first, has_come);
-        }
-        match serve.is_counted() {
-            true => self.keys.send_ends(blob, link, has_come),
-            false => self.keys.waits_no_more(blob, (link, index)),
-        }
-        if self.keys.has_unproved(blob) {
-            self.relays.ended_send(blob);
+            self.keys.want_no_digests(blob, (link, index));
         }
     }
 }

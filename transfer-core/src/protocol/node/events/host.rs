@@ -2,7 +2,7 @@
 
 use crate::protocol::action::HostDone;
 use crate::protocol::node::Node;
-use crate::protocol::relays::Proof;
+use crate::protocol::relays::{MOVED, Proof};
 use crate::protocol::slab::Id;
 use crate::time::Time;
 
@@ -12,18 +12,23 @@ impl Node {
     pub fn host_done(&mut self, now: Time, tag: u64, done: HostDone) {
         self.common.latest = now;
         match done {
-            HostDone::Copied => {
-                if let Some((link, flow)) = answering!(self).copied(now, tag) {
-                    pushing!(self).drain_flow(now, link, flow);
+            HostDone::Copied => match tag & MOVED {
+                0 => {
+                    if let Some((link, flow)) = answering!(self).copied(now, tag) {
+                        pushing!(self).drain_flow(now, link, flow);
+                    }
                 }
-            }
+                _ => {
+                    if let Some(Proof::Moved(from, to)) = self.proofs.remove(Id::from_u64(tag & !MOVED)) {
+                        fetching!(self).chunks_moved(now, from, to);
+                    }
+                }
+            },
             HostDone::Applied(result) => fetching!(self).delta_applied(now, tag, result),
             HostDone::Digest(digest) => match self.proofs.remove(Id::from_u64(tag)) {
-                Some(Proof::Published(blob)) => answering!(self).version_proved(now, blob, digest),
-                Some(Proof::Came(link, pull, blob, header)) => {
-                    fetching!(self).relayed_proved(now, (link, pull), blob, *header, digest);
-                }
-                None => {}
+                Some(Proof::Published(blob)) => answering!(self).digest_made(blob, digest),
+                Some(Proof::Came(blob, number)) => fetching!(self).chunk_proved(now, (blob, number), digest),
+                Some(Proof::Moved(..)) | None => {}
             },
         }
     }

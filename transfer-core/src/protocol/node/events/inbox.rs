@@ -44,7 +44,7 @@ impl Node {
                 fetching!(self).pull_referred(now, link, index, referred, version, waited_us, meta);
             }
             Body::ReleaseReference { lease } => self.reference_released(link, lease),
-            Body::TensorReRequest { slot } => answering!(self).tensor_re_request(now, link, index, slot),
+            Body::TensorReRequest { slot } => answering!(self).tensor_re_request(link, index, slot),
             Body::MetaDataUpdate { version, metadata_id, meta } => match role {
                 Role::Pull => fetching!(self).pull_described(now, link, index, version, metadata_id, meta),
                 Role::Push => receiving!(self).flow_described(link, index, metadata_id, meta),
@@ -56,7 +56,10 @@ impl Node {
                 Role::Counter => sending!(self).violation(link, "TRACE about a counter"),
             },
             Body::ErrorStatus(failure) => match role {
-                Role::Pull => fetching!(self).pull_failed(now, link, index, failure),
+                Role::Pull => match self.transfers.chunk_named(link, index) {
+                    Some(id) => fetching!(self).chunk_failed(now, link, id, &failure),
+                    None => fetching!(self).pull_failed(now, link, index, failure),
+                },
                 Role::Push => pushing!(self).flow_refused(link, index, &failure),
                 Role::Counter => counting!(self).count(now, |counters| counters.refused(now, link, index, failure)),
             },
@@ -101,7 +104,6 @@ impl Node {
                 counting!(self).count(now, |counters| counters.released(link, index, round, leader));
             }
             Body::CounterEnded { name } => counting!(self).counter_ended_there(now, link, name),
-            Body::Ping if role == Role::Counter => answering!(self).sign_of_life(now, link, index),
             Body::Ping => sending!(self).send(link, role, index, Body::Pong),
             Body::Pong => match role {
                 Role::Push => calls!(self).pong(link, index),
@@ -114,14 +116,15 @@ impl Node {
             Body::Delta { version, metadata_id, len, meta } => {
                 fetching!(self).delta_described(now, link, index, version, metadata_id, len, meta);
             }
-            Body::Redirect { version, identity, metadata_id, digest, sources, meta } => {
+            Body::Redirect { version, identity, metadata_id, chunk_bytes, sources, meta } => {
                 let which = (version, identity, metadata_id);
-                fetching!(self).pull_redirected(now, link, index, which, digest, sources, meta);
+                fetching!(self).pull_redirected(now, link, index, which, chunk_bytes, sources, meta);
             }
-            Body::RelayRequest { key, tenant, owner, incarnation, version, identity, trace } => {
-                let (names, which) = ([key, tenant, owner], (version, identity));
-                answering!(self).relay_request(now, link, index, names, incarnation, which, trace);
+            Body::ChunkRequest { key, tenant, owner, incarnation, version, identity, offset, slot, trace } => {
+                let (names, which) = ([key, tenant, owner], (version, identity, offset));
+                answering!(self).chunk_request(now, link, index, names, incarnation, which, (slot, trace));
             }
+            Body::Digests { first, digests } => fetching!(self).digests_came(now, link, index, (first, &digests)),
             Body::Behind { newest } => pull_slots!(self).pull_behind(link, index, newest),
         }
     }

@@ -95,6 +95,8 @@ impl Node {
         if self.sessions.all().values().all(|s| s.is_leaving() || s.tenant() != tenant) {
             let bases = self.bases.give_up_all(|_, of| of == tenant);
             ownership!(self).end(now, Ending::Read(bases.into_iter()));
+            let passing = self.relays.passing.give_up_all(tenant);
+            ownership!(self).end(now, Ending::Read(passing.into_iter()));
         }
         pushing!(self).flows_out_abandoned(session);
         room!(self).flows_in_target_gone(session);

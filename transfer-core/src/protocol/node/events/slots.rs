@@ -6,6 +6,7 @@ use crate::protocol::ids::PullId;
 use crate::protocol::landing::{GrantTag, Granted, LandedTensor, Revoked, SlotUser};
 use crate::protocol::node::Node;
 use crate::protocol::rules::Broken;
+use crate::protocol::transfers::Pull;
 use crate::time::Time;
 use crate::wire::landing::HEADER_BYTES;
 use crate::wire::message::{Body, Role};
@@ -30,11 +31,8 @@ impl Node {
         }
         let checked = self.landing.check(link, value, header).and_then(|(slot, key, user, header)| {
             let is_early = self.config.rules.breaks(Broken::RelaysBeforeRevoke);
-            let spreads = |id: PullId| {
-                let Some(pull) = self.transfers.pull(link, id) else { return false };
-                pull.redirect().is_some() || pull.spreading(link).is_some_and(|of| self.relays.is_awaited(&of))
-            };
-            let is_early = is_early && matches!(user, SlotUser::Pull(id) if spreads(id));
+            let is_chunk = |id: PullId| self.transfers.pull(link, id).is_some_and(|pull| pull.chunk().is_some());
+            let is_early = is_early && matches!(user, SlotUser::Pull(id) if is_chunk(id));
             let meta = match user {
                 SlotUser::Pull(id) => {
                     let pull = self.transfers.pull(link, id).ok_or("the slot's request is gone")?;
@@ -49,7 +47,9 @@ impl Node {
             Ok((slot, landed, is_early)) => {
                 self.landing.landed(self.common.latest, link, slot, landed, &mut self.actions);
                 if is_early {
-                    self.revoked(self.common.latest, link, GrantTag::from_u64(slot.0.to_u64()));
+                    for tag in GrantTag::of_apart(slot.0) {
+                        self.revoked(self.common.latest, link, tag);
+                    }
                 }
             }
             Err(what) => sending!(self).violation(link, &what),
@@ -76,9 +76,15 @@ impl Node {
     pub(in crate::protocol::node) fn revoked(&mut self, now: Time, link: LinkId, tag: GrantTag) {
         match self.landing.revoked(link, tag, &mut self.actions) {
             Revoked::Nothing => {}
-            Revoked::Pull(pull, landed) => fetching!(self).pull_landed(now, link, pull, tag.slot(), landed),
+            Revoked::Pull(pull, landed) => match self.transfers.pull(link, pull).and_then(Pull::chunk) {
+                Some(_) => fetching!(self).chunk_landed(now, link, pull, tag.slot(), landed),
+                None => fetching!(self).pull_landed(now, link, pull, tag.slot(), landed),
+            },
             Revoked::Flow(flow) => receiving!(self).deliver_flow(now, (link, flow), tag.slot()),
-            Revoked::Destination(pull) => answering!(self).destination_closed(link, pull),
+            Revoked::Destination(pull) => match self.transfers.pull(link, pull).and_then(Pull::chunk) {
+                Some(_) => fetching!(self).chunk_closed(now, link, pull),
+                None => answering!(self).destination_closed(link, pull),
+            },
         }
     }
 }

@@ -24,8 +24,7 @@ impl Carried {
     fn report(&self, now: Time, pull: &Pull, op: &Op, bytes: u64, origin: Option<TraceContext>) -> Report {
         let waited = Duration::from_micros(self.waited_us.into());
         let (queued, in_flight) = (pull.asked.since(op.since), now.since(pull.asked).saturating_sub(waited));
-        let Carried { kind: fabric, copied, delta, is_relayed, .. } = *self;
-        let relayed = if is_relayed { bytes } else { 0 };
+        let Carried { kind: fabric, copied, delta, relayed, .. } = *self;
         Report { fabric, bytes, copied, verified: 0, delta, relayed, queued, waited, in_flight, origin }
     }
 }
@@ -59,20 +58,12 @@ impl Fetching<'_> {
             waited_us: header.waited_us,
             delta: 0,
             identity: header.identity,
-            is_relayed: false,
+            relayed: 0,
         };
         if header.is_delta {
             return self.delta_landed(link, id, slot, LandedTensor { header, meta, copied, trace }, carried);
         }
         let bytes = meta.len_bytes();
-        if self.transfers.pull(link, id).is_some_and(|p| p.redirect().is_some()) {
-            let Some(slot) = self.landing.take_slot(link, slot) else { return };
-            self.links.carried_in(link, bytes);
-            let Some(mut slice) = self.landing.slice(slot.domain, &slot.range) else { return };
-            (slice.offset, slice.len) = (slice.offset + HEADER_BYTES, bytes);
-            let blob = Blob::new(slice, meta, slot.domain, Source::Pool(Box::new(slot.range)));
-            return self.prove_relayed(link, id, blob, header, copied);
-        }
         let (Some(pull), Some(slot)) = (self.transfers.end_pull(link, id), self.landing.take_slot(link, slot)) else {
             return;
         };
@@ -104,7 +95,7 @@ impl Fetching<'_> {
         self.keep_base(link, &pull, held, header);
         if let Some((of, held)) = pull.spreading(link).zip(held) {
             if self.relays.is_awaited(&of) {
-                answering!(self).relay_come(now, &of, (held, header.deltas_follow));
+                answering!(self).chunk_come(now, &of, held.identity, None, (held.blob, header.deltas_follow));
             }
             if let Some(other) = self.transfers.search_for(&of, held.identity) {
                 // It was searched for at other nodes, too.
@@ -125,6 +116,29 @@ impl Fetching<'_> {
         };
         self.hand_out(now, link, &pull, readers, blob, Some(carried));
         self.ask_again(now, link, &pull, next, held);
+    }
+
+    /// Answers the fetches of a request whose version was searched for, and is here. The caller has a reference to it.
+    pub(super) fn came_elsewhere(
+        &mut self,
+        now: Time,
+        (link, id): (LinkId, PullId),
+        held: Held,
+        carried: Option<Carried>,
+    ) {
+        let Some(p) = self.transfers.pull_mut(link, id) else { return };
+        if p.state == PullState::Cancelling {
+            return;
+        }
+        let (readers, next) = p.take_readers();
+        let wanted = p.wanted();
+        // What the answer says of the request.
+        let asked = Pull::new(p.asked, smallvec![], (p.key.clone(), p.select, None), p.domain, None, 0);
+        pull_slots!(self).taken(link, id);
+        self.hand_out(now, link, &asked, readers, held.blob, carried);
+        if !next.is_empty() && self.keys.hold(held.blob).is_some() {
+            self.begin_pull(now, link, next, wanted, None, Some(held));
+        }
     }
 
     /// Handles the message UNCHANGED: the version is the one that the peer was told of.
@@ -204,7 +218,7 @@ impl Fetching<'_> {
             &p,
             readers,
             blob,
-            Some(Carried { kind, path, copied: 0, waited_us, delta: 0, identity: None, is_relayed: false }),
+            Some(Carried { kind, path, copied: 0, waited_us, delta: 0, identity: None, relayed: 0 }),
         );
         memory!(self).release(blob);
         if !next.is_empty() {

@@ -64,9 +64,22 @@ impl Fetching<'_> {
         let len = len.filter(|len| self.could_apply(pull.domain, *len, head_bytes(*len)));
         let bytes = len.filter(|_| !self.landing.is_contended(pull.domain)).and_then(padded);
         let bytes = bytes.filter(|bytes| self.bases.may_keep(*bytes));
+        let now = self.common.latest;
+        if let Some(until) = self.bases.asked_until(&of).filter(|until| *until > now)
+            && let Some((before, follow)) = self.bases.find(&of)
+            && let Some(owner) = self.links.peer_of(of.0)
+        {
+            let publication = (owner.name.clone(), owner.incarnation, of.1, before.identity);
+            self.pass_on(publication, (before, follow), until);
+        }
         let given_up = match held.zip(bytes) {
             Some((held, bytes)) if self.keys.hold(held.blob).is_some() => {
-                self.bases.keep(of, header.version, (held, header.deltas_follow), (bytes, asked))
+                let given_up =
+                    self.bases.keep(of.clone(), header.version, (held, header.deltas_follow), (bytes, asked));
+                if header.spreads {
+                    self.bases.ask_until(&of, now);
+                }
+                given_up
             }
             _ => self.bases.give_up(&of).into_iter().collect(),
         };

@@ -79,7 +79,7 @@ impl Fetching<'_> {
             Ok(gathered) => gathered,
             Err(e) => return sending!(self).violation(link, &e.to_string()),
         };
-        let Some(reader) = answering!(self).admits(link, index, tenant) else { return };
+        let Some(reader) = answering!(self).admits(link, index, tenant, false) else { return };
         match self.gathered_blob(link, reader, &gathered) {
             Ok((key, blob)) => {
                 let mut serve = Serve::of_gathered(now, (key, stem.id), reader, trace);

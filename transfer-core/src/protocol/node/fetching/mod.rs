@@ -6,10 +6,12 @@
 //! - `deltas`: versions that come as deltas of ones that are kept here.
 //! - `kept`: takes room from versions that are kept for other nodes alone.
 //! - `pool_waiters`: gives freed room to those who wait for it, and takes it from versions that are kept.
-//! - `redirects`: versions that come from other nodes than their owner. `orphans`: those whose owner's link has ended.
+//! - `redirects`: versions that come in chunks, and the nodes that are asked for them. `chunks`: the chunks. `orphans`: fetches whose owner's link has
+//!   ended.
 //! - `gather`: fetches ranges of several versions together, and answers such a request.
 
 mod arrivals;
+mod chunks;
 mod deltas;
 mod fetch;
 mod gather;

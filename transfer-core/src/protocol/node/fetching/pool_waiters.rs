@@ -13,7 +13,7 @@ impl Fetching<'_> {
         for domain in self.landing.take_to_serve() {
             while let Some(want) = self.landing.first(domain) {
                 let served = match want {
-                    Want::Pull(link, pull) => pull_slots!(self).try_pull_slot(domain, link, pull),
+                    Want::Pull(link, pull) => self.try_room(self.common.latest, domain, (link, pull)),
                     Want::Flow(link, flow) => {
                         self.landing.try_slots(self.common.latest, domain, (link, flow), self.actions)
                     }
@@ -42,6 +42,12 @@ impl Fetching<'_> {
 
     /// Gives up a version of a tenant that is kept for those who ask next. Returns whether there was one.
     fn give_up_kept(&mut self, domain: Tenant) -> bool {
+        // Those who get it have other nodes, and the owner.
+        let passing = self.relays.passing.of(domain).into_iter().next();
+        if let Some(blob) = passing.and_then(|(of, _)| self.relays.passing.give_up(&of)) {
+            memory!(self).release(blob);
+            return true;
+        }
         // Nobody waits for those.
         if let Some(base) = self.bases.give_up_oldest(domain) {
             memory!(self).release(base);
@@ -51,12 +57,7 @@ impl Fetching<'_> {
             memory!(self).release(copy);
             return true;
         }
-        let Some((link, id)) = self.transfers.holding_of(domain) else {
-            // A peer that has no room for a version of another node asks elsewhere.
-            let Some(relayed) = self.transfers.take_relayed_of(domain) else { return false };
-            memory!(self).release(relayed);
-            return true;
-        };
+        let Some((link, id)) = self.transfers.holding_of(domain) else { return false };
         if let Some(held) = self.transfers.take_held(link, id) {
             memory!(self).release(held);
         }

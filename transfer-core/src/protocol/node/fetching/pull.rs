@@ -1,6 +1,5 @@
 //! Pulling, the receiver's side: send a request, grant a slot, wait for the write. Fetches of the same share a request.
 
-use super::orphans::Orphans;
 use crate::fabric::{Isolation, LinkId};
 use crate::memory::LocalSlice;
 use crate::op::{Destination, Failure, FailureCode, Otherwise};
@@ -9,8 +8,9 @@ use crate::protocol::landing::Want;
 use crate::protocol::node::flows::Fetching;
 use crate::protocol::rules::Broken;
 use crate::protocol::sessions::{FetchOp, FetchStage, OpKind};
+use crate::protocol::tenant::Tenant;
 use crate::protocol::transfers::{Held, OfLink, Pull, PullState, Readers, Wanted};
-use crate::tensor::{Gathered, TensorMeta, Version};
+use crate::tensor::{Gathered, Key, TensorMeta, Version};
 use crate::time::Time;
 use smallvec::smallvec;
 use std::sync::Arc;
@@ -137,8 +137,7 @@ impl Fetching<'_> {
             return;
         }
         let is_late = self.landing.has_landed(link, p.slot) || p.opened_memory().is_some();
-        let is_another = p.redirect().is_some_and(|redirect| !redirect.is(version, &meta));
-        if is_late || is_another || !p.takes(version) || !p.may_be(metadata_id, &meta) {
+        if is_late || !p.takes(version) || !p.may_be(metadata_id, &meta) {
             return sending!(self)
                 .violation(link, &format!("META_DATA_UPDATE for request {index:#x}, which did not ask for it"));
         }
@@ -173,22 +172,24 @@ impl Fetching<'_> {
         p.state = PullState::WaitingForRoom;
         let (domain, in_place) = (p.domain, p.lands_in_place());
         if !in_place && !self.landing.could_hold(domain, len, 1) {
-            let room = self.landing.pool_bytes(domain);
-            let whose = self.config.tenants.in_words(domain);
-            let text = format!("key {:?} has {len} bytes, the landing pool of {whose} only {room}", p.key);
-            return self.cannot_land(now, link, id, &Failure::new(FailureCode::TooLarge, text));
-        }
-        let is_named = p.redirect().is_some();
-        if is_named
-            && self.transfers.number_in_queue(link, id).is_none()
-            && let Some(number) = self.landing.number_in_queue(domain)
-        {
-            self.transfers.set_number_in_queue(link, id, number);
+            let failure = self.too_large(domain, link, id, len);
+            return self.cannot_land(now, link, id, &failure);
         }
         if self.landing.is_contended(domain) || !pull_slots!(self).try_pull_slot(domain, link, id) {
             room!(self).want(domain, Want::Pull(link, id));
-            self.named_node_waits(link, id);
         }
+    }
+
+    /// Says that a version of this length can never land in the pool.
+    pub(super) fn too_large(&self, domain: Tenant, link: LinkId, id: PullId, len: u64) -> Failure {
+        let room = self.landing.pool_bytes(domain);
+        let whose = self.config.tenants.in_words(domain);
+        let key = self.transfers.pull(link, id).map(|p| &p.key);
+        let text = format!(
+            "key {:?} has {len} bytes, the landing pool of {whose} only {room}",
+            key.map(Key::as_str).unwrap_or_default()
+        );
+        Failure::new(FailureCode::TooLarge, text)
     }
 
     /// Lets a version land in the memory of its worker, where the peer can be kept out of it again: the arena is writable, and a
@@ -204,11 +205,7 @@ impl Fetching<'_> {
     }
 
     /// Gives up a request for a version that cannot land here. Those that have come since may get another one.
-    fn cannot_land(&mut self, now: Time, link: LinkId, id: PullId, failure: &Failure) {
-        if let Some(orphans) = self.take_orphans(link, id) {
-            pull_slots!(self).cancel_named(link, id);
-            return self.named_node_in_vain(now, &orphans, failure);
-        }
+    pub(super) fn cannot_land(&mut self, now: Time, link: LinkId, id: PullId, failure: &Failure) {
         let Some(p) = self.transfers.pull_mut(link, id) else { return };
         let (readers, next) = p.take_readers();
         let (wanted, gathered) = (p.wanted(), p.gathered.clone());
@@ -230,8 +227,7 @@ impl Fetching<'_> {
             return;
         }
         let domain = p.domain;
-        let is_unknown =
-            matches!(p.state, PullState::Preparing | PullState::Applying | PullState::Proving | PullState::Closing);
+        let is_unknown = matches!(p.state, PullState::Preparing | PullState::Applying | PullState::Closing);
         if is_unknown || self.landing.has_landed(link, p.slot) {
             return sending!(self).violation(
                 link,
@@ -242,11 +238,7 @@ impl Fetching<'_> {
         if answering!(self).close_destination(link, id, &failure) {
             return self.landing.serve_later(domain);
         }
-        let orphans = self.take_orphans(link, id);
         let Some(mut p) = self.end_without_bytes(link, id) else { return };
-        if let Some(orphans) = orphans {
-            return self.named_node_failed(now, (link, id), orphans, &failure);
-        }
         let (readers, next) = p.take_readers();
         // Where the other keys are, the directory's answer about one of them does not tell.
         if failure.code == FailureCode::NotOwner && p.gathered.is_none() {
@@ -279,20 +271,10 @@ impl Fetching<'_> {
         Some(p)
     }
 
-    pub(in crate::protocol::node) fn pull_lost(
-        &mut self,
-        now: Time,
-        (link, id): (LinkId, PullId),
-        mut pull: Pull,
-        failure: &Failure,
-    ) {
+    pub(in crate::protocol::node) fn pull_lost(&mut self, mut pull: Pull, failure: &Failure) {
         self.landing.settle_speculation(pull.domain, pull.speculative);
         if let Some(held) = pull.take_held() {
             memory!(self).release(held.blob);
-        }
-        if pull.redirect().is_some() {
-            let orphans = Orphans::of(&mut pull, None);
-            return orphans.into_iter().for_each(|o| self.named_node_failed(now, (link, id), o, failure));
         }
         let (readers, next) = pull.take_readers();
         if !readers.is_empty() {

@@ -1,33 +1,31 @@
-//! Fetches whose version comes from other nodes than its owner. The owner has said which publication it is, what its digest is, and
-//! which nodes have it or are receiving it. They are asked one after the other, and last the owner itself.
+//! Fetches whose version comes in chunks: from the owner, or from other nodes. The owner has said which publication it is, how long its
+//! chunks are, and which nodes have it or are receiving it. They are asked one after the other, and last the owner, each for what is
+//! missing.
 //!
-//! The request to the owner waits meanwhile, and the owner holds the version for it. The requests to the other nodes have no fetches of
-//! their own.
+//! The request to the owner waits meanwhile, and the owner holds the version for it. The requests for chunks have no fetches of their
+//! own.
 
-use super::orphans::Orphans;
+use super::chunks::Home;
 use crate::fabric::LinkId;
-use crate::memory::LocalSlice;
 use crate::op::{Failure, FailureCode};
-use crate::protocol::action::HostAction;
-use crate::protocol::events::NodeEvent;
-use crate::protocol::ids::{BlobId, PullId};
-use crate::protocol::keys::Blob;
+use crate::protocol::chunks::Chunks;
+use crate::protocol::ids::PullId;
+use crate::protocol::keys::{Blob, Source};
+use crate::protocol::landing::Want;
 use crate::protocol::node::flows::Fetching;
-use crate::protocol::node::replies::Carried;
-use crate::protocol::relays::{Proof, Redirect, Search, SearchStage, relay_limit};
-use crate::protocol::rules::Broken;
+use crate::protocol::relays::Redirect;
+use crate::protocol::search::{Overdue, Search, SearchStage, silent_for};
 use crate::protocol::sessions::FetchStage;
-use crate::protocol::transfers::{Held, Pull, PullState, Readers};
+use crate::protocol::tenant::Tenant;
+use crate::protocol::transfers::{Pull, PullState, Readers};
 use crate::tensor::{Name, TensorMeta, Version};
 use crate::time::Time;
-use crate::wire::landing::Header;
-use crate::wire::message::{Body, MAX_SOURCES, NameRef, Role};
+use crate::wire::message::{Body, MAX_CHUNKS, MAX_SOURCES, NameRef, Role};
 use smallvec::smallvec;
 use std::num::NonZeroU64;
-use std::sync::Arc;
 
 impl Fetching<'_> {
-    /// Handles the message REDIRECT: other nodes have the version.
+    /// Handles the message REDIRECT: the version comes in chunks, and other nodes may have it.
     #[allow(clippy::too_many_arguments)]
     pub(in crate::protocol::node) fn pull_redirected(
         &mut self,
@@ -35,7 +33,7 @@ impl Fetching<'_> {
         link: LinkId,
         index: u32,
         (version, identity, metadata_id): (Version, NonZeroU64, u32),
-        digest: [u8; 16],
+        chunk_bytes: u64,
         sources: [NameRef; MAX_SOURCES],
         meta: TensorMeta,
     ) {
@@ -45,6 +43,13 @@ impl Fetching<'_> {
             Ok(sources) => sources,
             Err(what) => return sending!(self).violation(link, &what),
         };
+        let len = meta.len_bytes();
+        if len == 0 || chunk_bytes == 0 || !chunk_bytes.is_multiple_of(64) || len.div_ceil(chunk_bytes) > MAX_CHUNKS {
+            let what = format!(
+                "REDIRECT has chunks of {chunk_bytes} bytes for a version of {len}, expected a multiple of 64, and at most {MAX_CHUNKS}"
+            );
+            return sending!(self).violation(link, &what);
+        }
         let Some(p) = self.transfers.pull(link, id) else { return };
         self.links.hear(link, &p.key, metadata_id, meta.clone());
         if p.state == PullState::Cancelling {
@@ -65,18 +70,27 @@ impl Fetching<'_> {
         let deadline = waiting.iter().copied().min();
         self.without_slot(link, id);
         let described = (metadata_id, meta.clone());
-        let redirect =
-            Redirect { owner: link, request: id, owner_name, incarnation, identity, version, digest, meta, sources };
+        let redirect = Redirect {
+            owner: link,
+            request: id,
+            owner_name,
+            incarnation,
+            identity,
+            version,
+            chunk_bytes,
+            meta,
+            sources,
+            key: of.2.clone(),
+            reader: of.1,
+        };
         let before = self.transfers.search_for(&of, identity);
         let wanted = self.transfers.pull(link, id).map(Pull::wanted);
         let next = match (before, deadline) {
             // Nobody is left for whom it would be searched for, or it is already.
             (_, None) => self.join_search(link, id, None),
             (Some(first), Some(deadline)) => {
-                match self.transfers.search_mut(link, first).map(|search| search.admits(now, deadline)) {
-                    Some(false) => return self.take_by_itself(now, link, (id, first), (version, described)),
-                    _ => self.join_search(link, id, before),
-                }
+                self.transfers.change_search(link, first, |search| search.join(now, deadline));
+                self.join_search(link, id, before)
             }
             (None, Some(deadline)) => {
                 let search = (waiting.len(), Search::new(now, redirect, deadline));
@@ -86,7 +100,7 @@ impl Fetching<'_> {
                         self.came_elsewhere(now, (link, id), held, None);
                         memory!(self).release(held.blob);
                     }
-                    _ => self.ask_next(now, link, id),
+                    _ => self.seek_chunk_room(now, (link, id)),
                 }
                 next
             }
@@ -94,22 +108,6 @@ impl Fetching<'_> {
         if let Some(wanted) = wanted.filter(|_| !next.is_empty()) {
             self.begin_pull(now, link, next, wanted, None, None);
         }
-    }
-
-    /// Takes a version from its owner that is searched for at other nodes, for fetches that have less time than the search.
-    fn take_by_itself(
-        &mut self,
-        now: Time,
-        link: LinkId,
-        (id, first): (PullId, PullId),
-        (version, described): (Version, (u32, TensorMeta)),
-    ) {
-        if let Some(search) = self.transfers.search_mut(link, first) {
-            search.aside.push(id);
-        }
-        let Some(p) = self.transfers.pull_mut(link, id) else { return };
-        (p.described, p.coming, p.is_conditional) = (Some(described), Some(version), false);
-        self.seek_room(now, link, id);
     }
 
     /// Lets the fetches of a request wait for another one to the same owner, whose version is searched for. Returns those that came
@@ -131,58 +129,113 @@ impl Fetching<'_> {
         next
     }
 
-    /// Tells the owner that the node that is asked does not send the version, and asks the next one.
-    fn source_failed(&mut self, now: Time, link: LinkId, id: PullId) {
-        if let Some(source) = self.transfers.search_mut(link, id).and_then(|search| search.place()) {
-            sending!(self).send(link, Role::Pull, id.short(), Body::SourceFailed { source });
+    /// Begins a search as soon as there is room for the version, or lets it wait for that.
+    pub(super) fn seek_chunk_room(&mut self, now: Time, (link, id): Home) {
+        let Some(p) = self.transfers.pull_mut(link, id) else { return };
+        let Some(len) = p.version_bytes() else { return };
+        p.state = PullState::WaitingForRoom;
+        let domain = p.domain;
+        if !self.landing.could_hold(domain, len, 1) {
+            let failure = self.too_large(domain, link, id, len);
+            return self.cannot_land(now, link, id, &failure);
         }
-        self.ask_next(now, link, id);
+        if self.landing.is_contended(domain) || !self.try_room(now, domain, (link, id)) {
+            let number = self.landing.number_in_queue(domain);
+            if let Some(search) = self.transfers.search_mut(link, id) {
+                search.number_in_queue = search.number_in_queue.or(number);
+            }
+            room!(self).want(domain, Want::Pull(link, id));
+        }
+    }
+
+    /// Allocates room for a request whose version is described. Returns `true` if it has room or no longer needs any.
+    pub(super) fn try_room(&mut self, now: Time, domain: Tenant, (link, id): Home) -> bool {
+        let Some(p) = self.transfers.pull(link, id).filter(|p| p.wants_room()) else { return true };
+        let Some(search) = &p.search else { return pull_slots!(self).try_pull_slot(domain, link, id) };
+        let redirect = search.redirect.clone();
+        let Some((range, slice, cell)) = self.landing.room_for_chunks(domain, redirect.meta.len_bytes()) else {
+            return false;
+        };
+        let blob = Blob::new(slice, redirect.meta.clone(), domain, Source::Pool(Box::new(range)));
+        let blob = self.keys.insert(blob.at(redirect.version, None));
+        self.transfers.lands_in(blob, (link, id));
+        if let Some(p) = self.transfers.pull_mut(link, id) {
+            p.state = PullState::Redirected;
+            if let Some(search) = &mut p.search {
+                let digests = std::mem::take(&mut search.digests);
+                search.chunks = Some(Box::new(Chunks::new((blob, slice), redirect.chunk_bytes, cell, digests)));
+            }
+        }
+        self.ask_next(now, (link, id));
+        true
     }
 
     /// Asks the next of the nodes that the owner has named, and last the owner.
-    fn ask_next(&mut self, now: Time, link: LinkId, id: PullId) {
+    pub(super) fn ask_next(&mut self, now: Time, home: Home) {
+        let (link, id) = home;
         loop {
-            self.transfers.set_search_limit(link, id, None);
-            let Some(search) = self.transfers.search_mut(link, id) else { return };
-            let Some(node) = search.next_source(now, &self.config.name) else { return self.ask_owner(now, link, id) };
+            let next = |search: &mut Search| (search.next_source(now, &self.config.name), search.has_owner);
+            let Some((node, has_owner)) = self.transfers.change_search(link, id, next) else { return };
+            if !has_owner {
+                let orphans = self.take_orphans(home);
+                return self.ask_without_owner(now, orphans, node, "it did not send the version");
+            }
+            let owner = self.transfers.search_mut(link, id).map(|search| search.redirect.owner_name.clone());
+            let Some(node) = node.filter(|node| Some(node) != owner.as_ref()) else { return self.ask_owner(now, home) };
             if self.relays.is_unreachable(now, &node) {
                 continue;
             }
             let Some(to) = self.links.reach(&node, self.actions) else {
-                return self.set_stage(now, (link, id), SearchStage::Connecting(node));
+                self.transfers.change_search(link, id, |search| search.connect(now, node));
+                return;
             };
-            if self.ask_node(now, (link, id), to) {
+            if self.ask_node(now, home, to) {
                 return;
             }
         }
     }
 
     /// Asks a node that the owner has named. Returns `false` if that is not possible.
-    fn ask_node(&mut self, now: Time, (link, id): (LinkId, PullId), to: LinkId) -> bool {
-        let Some(p) = self.transfers.pull(link, id) else { return false };
-        let Some(search) = p.search.as_ref() else { return false };
-        let (redirect, of) = (search.redirect.clone(), (p.key.clone(), p.domain));
-        let Some(named) = self.begin_named(now, to, of, redirect) else { return false };
-        self.set_stage(now, (link, id), SearchStage::Asked(to, named));
-        pull_slots!(self).ask(now, to, named, None);
-        true
+    pub(super) fn ask_node(&mut self, now: Time, (link, id): Home, to: LinkId) -> bool {
+        let may = self.transfers.pull(link, id).is_some_and(|p| self.may_ask(to, p.domain));
+        if may {
+            self.transfers.change_search(link, id, |search| search.ask(now, to));
+            self.ask_for_chunks(now, (link, id));
+        }
+        may
     }
 
-    /// Takes the version from its owner, because no other node has sent it.
-    fn ask_owner(&mut self, now: Time, link: LinkId, id: PullId) {
-        if self.transfers.end_search(link, id).is_none() {
-            return;
+    /// Asks the owner of a version for what is missing: no other node sends it, or it was the first to be asked.
+    fn ask_owner(&mut self, now: Time, (link, id): Home) {
+        let Some(redirect) = self.transfers.search_mut(link, id).map(|search| search.redirect.clone()) else { return };
+        if redirect.sources.iter().any(|source| *source != redirect.owner_name) {
+            self.meters.asked_again();
         }
-        self.meters.asked_again();
-        self.seek_room(now, link, id);
+        self.transfers.change_search(link, id, |search| search.ask_owner(now, redirect.owner));
+        self.ask_for_chunks(now, (link, id));
+    }
+
+    /// Gives up the node that is asked, with the requests for chunks that it has, and asks the next one. The owner is told if the node
+    /// `is_blamed`.
+    pub(super) fn give_up_source(&mut self, now: Time, (link, id): Home, is_blamed: bool) {
+        let Some(search) = self.transfers.search_mut(link, id) else { return };
+        let (redirect, place) = (search.redirect.clone(), search.place());
+        let asked = search.chunks.as_mut().map(|chunks| chunks.give_up()).unwrap_or_default();
+        for (to, pull) in asked {
+            pull_slots!(self).cancel_chunk(to, pull);
+        }
+        if let Some(source) = place.filter(|_| is_blamed) {
+            sending!(self).send(redirect.owner, Role::Pull, redirect.request.short(), Body::SourceFailed { source });
+        }
+        self.ask_next(now, (link, id));
     }
 
     /// Handles a link that came up: it may be to a node that is to be asked.
     pub(in crate::protocol::node) fn named_node_up(&mut self, now: Time, node: &Name, to: LinkId) {
         self.relays.reached(node);
-        for (link, id) in self.connecting_to(node) {
-            if !self.ask_node(now, (link, id), to) {
-                self.ask_next(now, link, id);
+        for home in self.connecting_to(node) {
+            if !self.ask_node(now, home, to) {
+                self.ask_next(now, home);
             }
         }
         self.go_on_with_orphans(now, node, true);
@@ -194,13 +247,13 @@ impl Fetching<'_> {
         if !searches.is_empty() {
             self.relays.not_reached(now, node);
         }
-        for (link, id) in searches {
-            self.ask_next(now, link, id);
+        for home in searches {
+            self.ask_next(now, home);
         }
         self.go_on_with_orphans(now, node, false);
     }
 
-    fn connecting_to(&self, node: &Name) -> Vec<(LinkId, PullId)> {
+    fn connecting_to(&self, node: &Name) -> Vec<Home> {
         self.transfers.searches_where(|search| matches!(&search.stage, SearchStage::Connecting(to) if to == node))
     }
 
@@ -208,178 +261,80 @@ impl Fetching<'_> {
     pub(in crate::protocol::node) fn end_stalled(&mut self, now: Time) {
         while let Some((link, id)) = self.transfers.stalled(now) {
             let Some(search) = self.transfers.search_mut(link, id) else { return };
-            let (stage, is_over) = (search.stage.clone(), search.limit.is_none_or(|limit| limit <= now));
-            let is_at_fault = search.is_at_fault(now, self.config.fan_out);
-            if let SearchStage::Asked(to, pull) = stage
-                && !is_over
-                && self.is_alive(now, (link, id), (to, pull))
-            {
+            if search.stuck_until.is_some_and(|until| until <= now) {
+                self.move_chunks(now, (link, id));
                 continue;
             }
-            self.transfers.set_search_limit(link, id, None);
+            let (stage, is_over) = (search.stage.clone(), search.is_over(now));
+            let deadline = self.first_deadline((link, id)).unwrap_or(now);
             match stage {
-                SearchStage::Asked(to, pull) if (to, pull) == (link, id) => {
-                    let orphans = self.take_orphans(to, pull);
-                    pull_slots!(self).cancel_named(to, pull);
-                    self.ask_without_owner(now, orphans, "it did not send the version in time");
-                    continue;
+                SearchStage::Asked(to) if !is_over => {
+                    if !self.is_alive(now, (link, id), to) {
+                        self.give_up_source(now, (link, id), true);
+                    }
                 }
-                SearchStage::Connecting(node) if is_at_fault => self.relays.not_reached(now, &node),
-                SearchStage::Asked(to, pull) => pull_slots!(self).cancel_named(to, pull),
-                SearchStage::Connecting(_) | SearchStage::Idle => {}
+                SearchStage::Asked(_) => {
+                    let over = |search: &mut Search| search.overdue(now, deadline);
+                    if let Some(why) = self.transfers.change_search(link, id, over).flatten() {
+                        self.give_up_source(now, (link, id), why == Overdue::Blamed);
+                    }
+                }
+                SearchStage::Connecting(node) => {
+                    self.relays.not_reached(now, &node);
+                    self.ask_next(now, (link, id));
+                }
+                SearchStage::Idle => {
+                    self.transfers.change_search(link, id, Search::idle);
+                }
             }
-            match is_at_fault {
-                true => self.source_failed(now, link, id),
-                false => self.ask_next(now, link, id),
+        }
+        for ended in self.transfers.take_unlinked_ended(|op| self.sessions.op(op).is_some()) {
+            if let Some(search) = ended.search {
+                pull_slots!(self).drop_search(*search);
             }
         }
     }
 
     /// Whether a node that is asked has shown a sign of life since the last look. It is asked for the next one.
-    fn is_alive(&mut self, now: Time, (link, id): (LinkId, PullId), (to, pull): (LinkId, PullId)) -> bool {
+    fn is_alive(&mut self, now: Time, (link, id): Home, to: LinkId) -> bool {
         let Some(l) = self.links.get(to) else { return false };
         let signs = l.heard();
         // A message may be behind what is being written, and the question for it behind what is being written there.
         let len = |blob| self.keys.blob(blob).map_or(0, |b| b.meta.len_bytes());
         let there = l.written().map(len).reduce(u64::saturating_add);
-        let here = self.landing.written_bytes(to);
-        let fan_out = self.config.fan_out;
-        let is_written = there.into_iter().chain(here).reduce(u64::saturating_add).map(|len| relay_limit(len, fan_out));
+        let here = self.landing.written_bytes(to).unwrap_or(0).saturating_sub(self.transfers.chunk_bytes_asked(to));
+        let here = Some(here).filter(|here| *here > 0);
+        let is_written = there.into_iter().chain(here).reduce(u64::saturating_add).map(silent_for);
         let look = |search: &mut Search| search.look(now, signs, is_written);
         let is_alive = self.transfers.change_search(link, id, look).unwrap_or(false);
         if is_alive {
-            sending!(self).send(to, Role::Counter, pull.short(), Body::Ping);
+            sending!(self).send(to, Role::Counter, 0, Body::Ping);
         }
         is_alive
     }
 
-    /// Handles the end of a request to a node that the owner has named: the version does not come from there.
-    pub(super) fn named_node_failed(
-        &mut self,
-        now: Time,
-        (to, pull): (LinkId, PullId),
-        orphans: Orphans,
-        failure: &Failure,
-    ) {
-        let (link, id) = (orphans.redirect.owner, orphans.redirect.request);
-        if self.transfers.search_mut(link, id).is_none_or(|search| search.asked() != Some((to, pull))) {
-            return self.ask_without_owner(now, Some(orphans), &failure.text);
-        }
-        match failure.code {
-            // It has no room for its own copy, which is no fault.
-            FailureCode::PoolFull => self.ask_next(now, link, id),
-            _ => self.source_failed(now, link, id),
-        }
+    /// Returns when the first of the fetches ends that wait for a request.
+    fn first_deadline(&self, (link, id): Home) -> Option<Time> {
+        let readers = self.transfers.pull(link, id)?.readers();
+        readers.iter().filter_map(|op| self.sessions.op(*op)).map(|op| op.deadline).min()
     }
 
-    /// Handles the end of a request to a node that the owner has named: this node cannot take the version, from the owner neither.
-    pub(super) fn named_node_in_vain(&mut self, now: Time, orphans: &Orphans, failure: &Failure) {
-        self.fail_readers(&orphans.readers, failure);
-        self.ask_owner(now, orphans.redirect.owner, orphans.redirect.request);
-    }
-
-    /// Lets a node that is asked take as long as it takes until there is room here.
-    pub(super) fn named_node_waits(&mut self, link: LinkId, id: PullId) {
-        if self.transfers.pull(link, id).is_some_and(Pull::wants_room)
-            && let Some((link, id)) = self.transfers.search_for_named(link, id)
-        {
-            self.transfers.set_search_limit(link, id, None);
-        }
-    }
-
-    /// Answers the fetches of a request whose version was searched for at other nodes, and is here, and of those that take it from the owner by
-    /// themselves. The caller has a reference to it.
-    pub(super) fn came_elsewhere(
-        &mut self,
-        now: Time,
-        (link, id): (LinkId, PullId),
-        held: Held,
-        mut carried: Option<Carried>,
-    ) {
-        let aside = self.transfers.search_mut(link, id).map(|search| std::mem::take(&mut search.aside));
-        for id in std::iter::once(id).chain(aside.unwrap_or_default()) {
-            let Some(p) = self.transfers.pull_mut(link, id) else { continue };
-            if p.state == PullState::Cancelling {
-                continue;
-            }
-            let (readers, next) = p.take_readers();
-            let wanted = p.wanted();
-            // What the answer says of the request.
-            let asked = Pull::new(p.asked, smallvec![], (p.key.clone(), p.select, None), p.domain, None, 0);
-            pull_slots!(self).taken(link, id);
-            self.hand_out(now, link, &asked, readers, held.blob, carried.take());
-            if !next.is_empty() && self.keys.hold(held.blob).is_some() {
-                self.begin_pull(now, link, next, wanted, None, Some(held));
-            }
-        }
-    }
-
-    /// Compares a version that has landed, and did not come from its owner, with the owner's digest. Its slot is closed.
-    pub(super) fn prove_relayed(&mut self, link: LinkId, id: PullId, blob: Blob, header: Header, copied: u64) {
-        let of = self.transfers.search_for_named(link, id);
+    /// Fails the fetches of a search, and ends it.
+    pub(super) fn fail_search(&mut self, (link, id): Home, failure: &Failure) {
         let Some(p) = self.transfers.pull_mut(link, id) else { return };
-        (p.slot, p.state) = (None, PullState::Proving);
-        let (slice, origin) = (blob.slice(), p.origin_of(header.version));
-        let blob = self.keys.insert(blob.at(header.version, origin));
-        let came = Proof::Came(link, id, blob, Box::new((header, copied)));
-        let tag = self.proofs.insert(came).to_u64();
-        let body = std::iter::once(slice).filter(|slice: &LocalSlice| slice.len > 0).collect();
-        self.actions.push(HostAction::Digest { of: body, tag });
-        // All of it is here, so the node is not slow.
-        if let Some((link, id)) = of {
-            self.transfers.set_search_limit(link, id, None);
+        let (readers, _) = p.take_readers();
+        if let Some(held) = pull_slots!(self).cancel_pull(link, id) {
+            memory!(self).release(held);
         }
+        self.fail_readers(&readers, failure);
     }
 
-    /// Handles the digest of a version that did not come from its owner.
-    pub(in crate::protocol::node) fn relayed_proved(
-        &mut self,
-        now: Time,
-        (link, id): (LinkId, PullId),
-        blob: BlobId,
-        (header, copied): (Header, u64),
-        digest: [u8; 16],
-    ) {
-        let proving = self.transfers.pull(link, id).filter(|p| p.state == PullState::Proving);
-        let redirect: Option<Arc<Redirect>> = proving.and_then(Pull::redirect).cloned();
-        let (Some(redirect), Some(l)) = (redirect, self.links.get(link)) else {
-            // Nobody waits for it any more.
-            return memory!(self).release(blob);
-        };
-        let (kind, path, peer) = (l.kind(), l.path(), l.peer().name.clone());
-        let orphans = self.take_orphans(link, id);
-        let (Some(pull), Some(orphans)) = (self.transfers.end_pull(link, id), orphans) else {
-            return memory!(self).release(blob);
-        };
-        if redirect.digest != digest && !self.config.rules.breaks(Broken::BelievesRelays) {
-            if let Some(untold) = self.failure_rate.next(now) {
-                self.actions.report(NodeEvent::RelayRefused { key: pull.key, peer, untold });
-            }
-            self.meters.relay_refused();
-            memory!(self).release(blob);
-            let text = format!("node {:?} has sent other bytes", self.links.peer_name(link));
-            return self.named_node_failed(now, (link, id), orphans, &Failure::new(FailureCode::VersionGone, text));
-        }
-        let held = Held { blob, identity: redirect.identity };
-        self.keep_base(link, &pull, Some(held), &header);
-        if let Some(of) = pull.spreading(link).filter(|of| self.relays.is_awaited(of)) {
-            answering!(self).relay_come(now, &of, (held, header.deltas_follow));
-        }
-        let carried = Carried {
-            kind,
-            path,
-            copied,
-            waited_us: header.waited_us,
-            delta: 0,
-            identity: header.identity,
-            is_relayed: true,
-        };
-        let search = self.transfers.search_mut(redirect.owner, redirect.request);
-        if search.is_some_and(|search| search.asked() == Some((link, id))) {
-            self.came_elsewhere(now, (redirect.owner, redirect.request), held, Some(carried));
-        } else {
-            self.hand_out(now, link, &pull, orphans.readers, held.blob, Some(carried));
-        }
-        memory!(self).release(blob);
+    pub(super) fn cannot_be_asked(&mut self, home: Home, to: LinkId) {
+        let text = format!(
+            "no more requests to node {:?} may be under way, the limit is {}",
+            self.links.peer_name(to),
+            self.config.max_requests_per_link
+        );
+        self.fail_search(home, &Failure::new(FailureCode::Busy, text));
     }
 }

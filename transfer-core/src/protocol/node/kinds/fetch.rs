@@ -5,7 +5,7 @@ use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode};
 use crate::protocol::ids::PullId;
 use crate::protocol::node::flows::NodeState;
-use crate::protocol::relays::{Search, SearchStage};
+use crate::protocol::search::{Search, SearchStage};
 use crate::protocol::sessions::{FetchOp, FetchStage, Op};
 use crate::protocol::transfers::{Pull, PullState};
 use crate::tensor::Name;
@@ -43,7 +43,6 @@ impl Kind for FetchOp {
                 match pull.map(|p| p.state) {
                     Some(PullState::Redirected) => of_named_node(state, named),
                     Some(PullState::WaitingForRoom) => format!("room in the landing pool{of_delta}"),
-                    Some(PullState::Proving) => "a version to be compared with its owner's digest".to_owned(),
                     Some(PullState::Applying) => format!("{} to be applied", delta.as_deref().unwrap_or("a delta")),
                     Some(PullState::Preparing | PullState::Granting) => {
                         format!("a landing slot to be opened{of_delta}")
@@ -62,7 +61,7 @@ impl Kind for FetchOp {
                 let search = at.state.transfers.pull(*link, *pull).and_then(|pull| pull.search.as_deref());
                 let link = match search.map(|search| &search.stage) {
                     Some(SearchStage::Connecting(node)) => return Some(node),
-                    Some(SearchStage::Asked(named, _)) => named,
+                    Some(SearchStage::Asked(named)) => named,
                     Some(SearchStage::Idle) | None => link,
                 };
                 at.state.links.peer_of(*link).map(|peer| &peer.name)
@@ -117,13 +116,8 @@ impl Kind for FetchOp {
 fn of_named_node(state: &NodeState<'_>, stage: Option<&SearchStage>) -> String {
     match stage {
         Some(SearchStage::Connecting(node)) => format!("a link to node {node:?}, which its owner has named"),
-        Some(SearchStage::Asked(link, named)) => {
-            let peer = state.links.peer_name(*link);
-            match state.transfers.pull(*link, *named).map(|p| p.state) {
-                Some(PullState::WaitingForRoom) => "room in the landing pool".to_owned(),
-                Some(PullState::Proving) => "a version to be compared with its owner's digest".to_owned(),
-                _ => format!("node {peer:?}, which its owner has named, to send the version"),
-            }
+        Some(SearchStage::Asked(link)) => {
+            format!("node {:?} to send the version in chunks", state.links.peer_name(*link))
         }
         Some(SearchStage::Idle) | None => "a node that its owner has named".to_owned(),
     }
@@ -133,8 +127,7 @@ impl FetchOp {
     fn pull_overdue(&self, at: Waiting<'_>, (link, pull): (LinkId, PullId), after: Duration) -> Failure {
         let (key, select) = (&at.op.key, self.select);
         let search = at.state.transfers.pull(link, pull).and_then(|pull| pull.search.as_deref());
-        let (link, pull) = search.and_then(Search::asked).unwrap_or((link, pull));
-        let pull = at.state.transfers.pull(link, pull);
+        let (link, pull) = (search.and_then(Search::asked).unwrap_or(link), at.state.transfers.pull(link, pull));
         if pull.is_some_and(|pull| pull.state == PullState::WaitingForRoom) {
             let text = format!("no room for key {key:?} came free in the landing pool within {after:?}");
             return Failure::new(FailureCode::PoolFull, text);

@@ -13,6 +13,7 @@ use crate::protocol::landing::{InFlow, Slot, SlotState};
 use crate::protocol::links::{Lost, Out, Purpose};
 use crate::protocol::node::counters::unsent;
 use crate::protocol::node::flows::Ownership;
+use crate::protocol::passing::comes_back_until;
 use crate::protocol::references::Lent;
 use crate::protocol::rules::Broken;
 use crate::protocol::slab::Slab;
@@ -64,11 +65,12 @@ impl Endings {
 
 impl Ownership<'_> {
     pub(in crate::protocol::node) fn link_down(&mut self, now: Time, link: LinkId, reason: &DownReason) {
+        let incarnation = self.links.peer_of(link).map(|peer| peer.incarnation);
         let Some(Lost { peer, in_flight, unsent: waiting }) = self.links.down(link) else { return };
         // The link is drained: no write of the peer can still arrive, and no write of this side still reads its memory.
         let (slots, flows_in) = self.landing.link_down(link);
         let mut transfers = self.transfers.link_down(link);
-        fetching!(self).searches_lost(now, &mut transfers, &reason.to_string());
+        fetching!(self).searches_lost(now, link, &mut transfers, &reason.to_string());
         let unsent = unsent(&waiting);
         calls!(self).calls_lost(link);
         self.pings_lost(link, &reason.to_string());
@@ -94,6 +96,11 @@ impl Ownership<'_> {
             next: (0, 0),
         };
         self.end(now, Ending::Link(Box::new(lost)));
+        // Nodes that the owner has sent here go on without it.
+        for (tenant, held, follow) in self.bases.spreading_of(link) {
+            let publication = (peer.clone(), incarnation.unwrap_or_default(), tenant, held.identity);
+            fetching!(self).pass_on(publication, (held, follow), comes_back_until(now, 0));
+        }
         let bases = self.bases.give_up_all(|of, _| of == link);
         self.end(now, Ending::Read(bases.into_iter()));
         self.landing.serve_all_later();
@@ -137,8 +144,12 @@ impl Ownership<'_> {
             receiving!(self).flow_in_lost(now, (link, id), &flow.key);
         } else if let Some(flow) = lost.transfers.take_flow(&mut lost.next.0) {
             pushing!(self).flow_out_lost(&flow, &lost.failure("the link to"));
-        } else if let Some((id, pull)) = lost.transfers.take_pull(&mut lost.next.1) {
-            fetching!(self).pull_lost(now, (link, id), pull, &lost.failure("the link to"));
+        } else if let Some((_, mut pull)) = lost.transfers.take_pull(&mut lost.next.1) {
+            let failure = lost.failure("the link to");
+            match pull.take_chunk() {
+                Some(chunk) => fetching!(self).chunk_lost(now, link, &pull, chunk, &failure),
+                None => fetching!(self).pull_lost(pull, &failure),
+            }
         } else {
             return None;
         }

@@ -46,7 +46,9 @@ impl Room<'_> {
             Want::Flow(..) => true,
         };
         let number = match want {
-            Want::Pull(link, id) => transfers.number_in_queue(link, id),
+            Want::Pull(link, id) => {
+                transfers.pull(link, id).and_then(|pull| pull.search.as_ref()).and_then(|search| search.number_in_queue)
+            }
             Want::Flow(..) | Want::Copy(_) => None,
         };
         self.landing.want(self.common.latest, domain, (number, want), waits);

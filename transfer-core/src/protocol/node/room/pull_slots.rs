@@ -2,11 +2,14 @@
 
 use crate::alloc::Allocation;
 use crate::fabric::LinkId;
+use crate::protocol::chunks::Chunks;
 use crate::protocol::ids::{BlobId, PullId, SlotId};
+use crate::protocol::keys::{Released, Source};
 use crate::protocol::landing::SlotUser;
 use crate::protocol::node::flows::PullSlots;
 use crate::protocol::relays::Redirect;
 use crate::protocol::rules::Broken;
+use crate::protocol::search::Search;
 use crate::protocol::tenant::Tenant;
 use crate::protocol::transfers::{Pull, PullState};
 use crate::tensor::{Name, Version};
@@ -22,8 +25,15 @@ impl PullSlots<'_> {
         pull: PullId,
         room: (Tenant, u64, Allocation),
     ) -> Option<SlotId> {
-        let memory = self.transfers.pull_mut(link, pull).map_or_else(Vec::new, Pull::open_memory);
-        self.sessions.open_memory(&memory);
+        let p = self.transfers.pull_mut(link, pull);
+        let memory = match p.as_ref().and_then(|p| p.chunk()) {
+            Some(chunk) => vec![chunk.slice],
+            None => {
+                let memory = p.map_or_else(Vec::new, Pull::open_memory);
+                self.sessions.open_memory(&memory);
+                memory
+            }
+        };
         self.landing.open_slot(self.common.latest, link, room, &memory, SlotUser::Pull(pull), self.actions)
     }
 
@@ -33,18 +43,20 @@ impl PullSlots<'_> {
         let (key, select, excerpt, reader) = (Name::from(p.key.clone()), p.select, p.excerpt.clone(), p.domain);
         let (gathered, redirect, direct) = (p.gathered.clone(), p.redirect().cloned(), p.is_direct);
         let (metadata_id, held) = (p.described.as_ref().map_or(0, |(id, _)| *id), p.identity());
-        // One to a node that the owner has named is for the fetches of the request to the owner.
-        let of = p.of_fetches((link, pull));
+        let chunk = p.chunk();
+        // One for a chunk is for the fetches of the request that has the search.
+        let of = chunk.and_then(|chunk| self.transfers.home_of(chunk.blob)).unwrap_or((link, pull));
         let readers = self.transfers.pull(of.0, of.1).map_or(&[][..], Pull::readers);
         let first = readers.iter().find_map(|op| self.sessions.op(*op));
         let trace = first.and_then(|op| access!(self).trace_of(op));
         let tenant = self.config.tenants.name(reader);
         let request = match gathered {
-            None if let Some(redirect) = redirect => {
+            None if let (Some(redirect), Some(chunk), Some(slot)) = (redirect, chunk, &slot) => {
                 let names = [&key, &tenant, &redirect.owner_name];
                 let [key, tenant, owner] = sending!(self).number(link, names);
                 let Redirect { incarnation, version, identity, .. } = *redirect;
-                Body::RelayRequest { key, tenant, owner, incarnation, version, identity, trace }
+                let (offset, slot) = (chunk.range.offset, slot.clone());
+                Body::ChunkRequest { key, tenant, owner, incarnation, version, identity, offset, slot, trace }
             }
             Some(gathered) => {
                 let [stem, tenant] = sending!(self).number(link, [gathered.stem(), &tenant]);
@@ -67,14 +79,6 @@ impl PullSlots<'_> {
             PullState::Granting => {
                 p.ask(now);
                 p.tell_of_memory();
-                let search = self.transfers.search_for_named(link, pull);
-                let deadline = search.and_then(|(link, id)| self.first_deadline(link, id));
-                if let Some((link, id)) = search {
-                    let fan_out = self.config.fan_out;
-                    // Without fetches the request has ended, or ends.
-                    let deadline = deadline.unwrap_or(now);
-                    self.transfers.change_search(link, id, |search| search.begin_sending(now, deadline, fan_out));
-                }
                 sending!(self).send(link, Role::Pull, pull.short(), Body::TensorReRequest { slot: grant });
             }
             // The request was given up meanwhile, and the peer does not know the slot.
@@ -83,17 +87,10 @@ impl PullSlots<'_> {
             | PullState::WaitingForRoom
             | PullState::Cancelling
             | PullState::Applying
-            | PullState::Proving
             | PullState::Closing => {
                 room!(self).drop_slot(link, slot);
             }
         }
-    }
-
-    /// Returns when the first of the fetches ends that wait for a request.
-    fn first_deadline(&self, link: LinkId, id: PullId) -> Option<Time> {
-        let readers = self.transfers.pull(link, id)?.readers();
-        readers.iter().filter_map(|op| self.sessions.op(*op)).map(|op| op.deadline).min()
     }
 
     /// Returns the request that a peer names by this index. An unknown index is a violation.
@@ -156,22 +153,51 @@ impl PullSlots<'_> {
         held
     }
 
-    /// Ends the search for a version at other nodes, with the request to the one that is asked.
+    /// Ends the search for a version, with the requests for its chunks.
     pub(in crate::protocol::node) fn stop_search(&mut self, link: LinkId, id: PullId) {
-        let search = self.transfers.end_search(link, id);
-        // A request to a node that an owner has named may have the search itself.
-        if let Some((to, named)) = search.and_then(|search| search.asked()).filter(|asked| *asked != (link, id)) {
-            self.cancel_named(to, named);
+        if let Some(search) = self.transfers.end_search(link, id) {
+            self.drop_search(*search);
         }
     }
 
-    /// Gives up a request to a node that an owner has named. It holds no version.
-    pub(in crate::protocol::node) fn cancel_named(&mut self, to: LinkId, named: PullId) {
-        self.transfers.close_pull(to, named);
-        self.stop_pull(to, named, Body::Cancel);
+    /// Gives up the requests for the chunks of a search that has ended, and what has come.
+    pub(in crate::protocol::node) fn drop_search(&mut self, search: Search) {
+        if !search.has_owner {
+            self.transfers.search_dropped(search.redirect.spreading());
+        }
+        let Some(mut chunks) = search.chunks else { return };
+        for (to, asked) in chunks.give_up() {
+            self.cancel_chunk(to, asked);
+        }
+        self.free_cell(&mut chunks);
+        for blob in std::iter::once(chunks.blob).chain(search.moving.map(|(to, _)| to)) {
+            self.release_chunks(blob);
+        }
     }
 
-    /// Tells the owner that a version has come from another node, and ends the request for it.
+    /// Frees the range for the header of a chunk, which is needed no more.
+    pub(in crate::protocol::node) fn free_cell(&mut self, chunks: &mut Chunks) {
+        let domain = self.keys.blob(chunks.blob).map(|b| b.domain);
+        if let Some((domain, cell)) = domain.zip(chunks.cell.take()) {
+            self.landing.free(domain, cell);
+        }
+    }
+
+    /// Ends a reference to a blob where chunks land. Its memory goes back with the last one, when no peer can write there.
+    pub(in crate::protocol::node) fn release_chunks(&mut self, blob: BlobId) {
+        if let Released::Ended(blob) = self.keys.release(blob)
+            && let Source::Pool(range) = blob.source
+        {
+            self.landing.free(blob.domain, *range);
+        }
+    }
+
+    /// Gives up a request for a chunk.
+    pub(in crate::protocol::node) fn cancel_chunk(&mut self, to: LinkId, asked: PullId) {
+        self.stop_pull(to, asked, Body::Cancel);
+    }
+
+    /// Tells the owner that a version is here, all of its chunks, and ends the request for it.
     pub(in crate::protocol::node) fn taken(&mut self, link: LinkId, id: PullId) {
         self.stop_search(link, id);
         self.transfers.close_pull(link, id);
@@ -185,6 +211,13 @@ impl PullSlots<'_> {
         p.asked = latest;
         let (slot, domain) = (p.slot, p.domain);
         match p.state {
+            PullState::Preparing if p.chunk().is_some() => {
+                // It ends when its slot is closed, which is still being opened.
+                p.state = PullState::Closing;
+                if let Some(slot) = slot {
+                    room!(self).drop_slot(link, slot);
+                }
+            }
             PullState::Preparing => {
                 self.settle_speculation(link, id);
                 self.transfers.end_pull(link, id);
@@ -211,7 +244,7 @@ impl PullSlots<'_> {
                 self.landing.serve_later(domain);
             }
             // What is made is freed once it is made.
-            PullState::Applying | PullState::Proving => drop(self.transfers.end_pull(link, id)),
+            PullState::Applying => drop(self.transfers.end_pull(link, id)),
             PullState::Cancelling | PullState::Closing => {}
         }
     }
