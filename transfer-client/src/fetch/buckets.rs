@@ -171,7 +171,22 @@ struct Bucket<C: Content> {
     len: u64,
     place: Place<C::Cursor>,
     /// The answer, if it came before that of an earlier bucket was read.
+    arrived: Arrived,
+}
+
+/// The answer to a request. What has come and is not taken goes back.
+#[derive(Debug)]
+struct Arrived {
+    session: Arc<Session>,
     ended: Option<Ended>,
+}
+
+impl Drop for Arrived {
+    fn drop(&mut self) {
+        if let Some(ended) = self.ended.take() {
+            drop(Answered::fetched(ended, &self.session));
+        }
+    }
 }
 
 /// What a step of the body leads to.
@@ -249,16 +264,16 @@ impl<C: Content> BucketCall<C> {
     fn fill(&mut self, now: &mut Filling<C>, waker: &Waker) -> Result<Next, Error> {
         self.ask_for_buckets(now)?;
         let mut until = self.limit + ANSWER_GRACE;
-        for bucket in now.in_flight.iter_mut().filter(|bucket| bucket.ended.is_none()) {
+        for bucket in now.in_flight.iter_mut().filter(|bucket| bucket.arrived.ended.is_none()) {
             match bucket.call.step(waker) {
                 ControlFlow::Continue(at) => until = until.min(at),
-                ControlFlow::Break(ended) => bucket.ended = Some(ended),
+                ControlFlow::Break(ended) => bucket.arrived.ended = Some(ended),
             }
         }
-        let (ended, part, len, place) = match now.in_flight.pop_front() {
-            None => return Ok(Next::Filled),
-            Some(Bucket { ended: Some(ended), part, len, place, .. }) => (ended, part, len, place),
-            Some(first) => {
+        let Some(mut first) = now.in_flight.pop_front() else { return Ok(Next::Filled) };
+        let (ended, part, len, place) = match first.arrived.ended.take() {
+            Some(ended) => (ended, first.part, first.len, first.place),
+            None => {
                 let (place, shrinks_at) = (first.place, now.idle_since + self.max_idle());
                 now.in_flight.push_front(first);
                 if !self.may_shrink() {
@@ -323,7 +338,8 @@ impl<C: Content> BucketCall<C> {
                 break;
             }
             let call = self.call(Select::Exactly(now.version), self.content.ask(&part)?);
-            now.in_flight.push_back(Bucket { call, part, len: bytes, place, ended: None });
+            let arrived = Arrived { session: self.of.session.clone(), ended: None };
+            now.in_flight.push_back(Bucket { call, part, len: bytes, place, arrived });
             now.asked = Place { cursor, at: place.at + bytes };
         }
         Ok(())

@@ -47,7 +47,7 @@ enum Stage {
     New {
         keys: Vec<Result<Key, Error>>,
     },
-    Asked(Asked),
+    Asked(Box<Asked>),
     /// Only the large ones are left.
     Large {
         results: Vec<Fetched>,
@@ -127,7 +127,7 @@ impl FetchManyCall {
                 Err(error) => unsent.push((at, Err(error))),
             }
         }
-        Stage::Asked(Asked { calls, places, unsent, large: Large::default() })
+        Stage::Asked(Box::new(Asked { calls, places, unsent, large: Large::default() }))
     }
 
     /// The fetch of a version that does not fit the landing pool, with the time that is left.
@@ -181,7 +181,7 @@ impl Call for FetchManyCall {
             self.stage = match std::mem::replace(&mut self.stage, Stage::New { keys: Vec::new() }) {
                 Stage::New { keys } => self.start(keys),
                 Stage::Asked(mut asked) => match asked.calls.step(waker) {
-                    ControlFlow::Break(()) => self.take(asked),
+                    ControlFlow::Break(()) => self.take(*asked),
                     ControlFlow::Continue(until) => {
                         self.begin_refused(&mut asked, waker);
                         let until = asked.large.step(waker).map_or(until, |at| at.min(until));
