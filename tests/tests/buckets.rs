@@ -54,7 +54,7 @@ fn check(bundle: &FetchedBundle, seed: u64) {
 }
 
 /// A blocking client learns with its next call what a fetch that it gave up has brought, and releases it.
-fn until_pool_is_free(client: &BlockingClient, sidecar: &Sidecar) {
+pub(crate) fn until_pool_is_free(client: &BlockingClient, sidecar: &Sidecar) {
     poll(|| {
         client.take_answers();
         match sidecar.status().pools.iter().map(|pool| pool.used_bytes).sum::<u64>() {
@@ -65,7 +65,7 @@ fn until_pool_is_free(client: &BlockingClient, sidecar: &Sidecar) {
     .expect("its pool is free");
 }
 
-fn bytes_in(sidecar: &Sidecar) -> u64 {
+pub(crate) fn bytes_in(sidecar: &Sidecar) -> u64 {
     sidecar.status().links.iter().map(|link| link.bytes_in).sum()
 }
 

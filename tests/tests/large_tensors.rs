@@ -1,5 +1,6 @@
 //! Tensors, slices and record batches that do not fit the reader's landing pool: they come in buckets, whole or not at all.
 
+use crate::buckets::{bytes_in, until_pool_is_free};
 use arrow_array::{Array, Float64Array, RecordBatch, StringArray};
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -41,22 +42,6 @@ fn push(client: &BlockingClient, key: &str, version: u64, seed: u64) {
 fn check(tensor: &Tensor, seed: u64) {
     assert_eq!((tensor.dtype(), tensor.shape()), (DType::U64, &DIMS[..]));
     assert!(tensor.as_slice::<u64>().expect("its type") == elements(seed), "seed {seed}");
-}
-
-/// A blocking client learns with its next call what a fetch that it gave up has brought, and releases it.
-fn until_pool_is_free(client: &BlockingClient, sidecar: &Sidecar) {
-    poll(|| {
-        client.take_answers();
-        match sidecar.status().pools.iter().map(|pool| pool.used_bytes).sum::<u64>() {
-            0 => Ok(()),
-            used => Err(format!("{used} bytes of its pool are used")),
-        }
-    })
-    .expect("its pool is free");
-}
-
-fn bytes_in(sidecar: &Sidecar) -> u64 {
-    sidecar.status().links.iter().map(|link| link.bytes_in).sum()
 }
 
 // Promise: large-tensors, seen to fail

@@ -152,14 +152,14 @@ struct Filling<C: Content> {
     report: Report,
     memory: OwnMemory,
     /// What is asked for next, and where it will lie.
-    asked: Place<C::Cursor>,
+    asked: Position<C::Cursor>,
     /// Since when nothing has landed.
     idle_since: Instant,
     in_flight: VecDeque<Bucket<C>>,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
-struct Place<A> {
+struct Position<A> {
     cursor: A,
     at: u64,
 }
@@ -169,7 +169,7 @@ struct Bucket<C: Content> {
     call: OneCall,
     part: C::Part,
     len: u64,
-    place: Place<C::Cursor>,
+    place: Position<C::Cursor>,
     /// The answer, if it came before that of an earlier bucket was read.
     arrived: Arrived,
 }
@@ -254,7 +254,7 @@ impl<C: Content> BucketCall<C> {
         };
         let no_memory = |e: std::io::Error| Error::NoMemory { wanted_bytes: len, reason: e.to_string() };
         let memory = OwnMemory::new(len).map_err(no_memory)?;
-        let (asked, in_flight) = (Place::default(), VecDeque::new());
+        let (asked, in_flight) = (Position::default(), VecDeque::new());
         let idle_since = Instant::now();
         let filling = Filling { layout, version, report, memory, asked, idle_since, in_flight };
         Ok(ControlFlow::Continue(Stage::Body(Box::new(filling))))
@@ -318,7 +318,7 @@ impl<C: Content> BucketCall<C> {
 
     /// Asks for what has not landed, from this place on, in shorter buckets, which find room beside what this process and others hold in
     /// the pool.
-    fn shrink(&mut self, now: &mut Filling<C>, place: Place<C::Cursor>) {
+    fn shrink(&mut self, now: &mut Filling<C>, place: Position<C::Cursor>) {
         self.bucket_bytes = (self.bucket_bytes / SHRINK_FACTOR / ALIGNMENT * ALIGNMENT).max(MIN_BUCKET_BYTES);
         now.in_flight.clear();
         now.asked = place;
@@ -340,7 +340,7 @@ impl<C: Content> BucketCall<C> {
             let call = self.call(Select::Exactly(now.version), self.content.ask(&part)?);
             let arrived = Arrived { session: self.of.session.clone(), ended: None };
             now.in_flight.push_back(Bucket { call, part, len: bytes, place, arrived });
-            now.asked = Place { cursor, at: place.at + bytes };
+            now.asked = Position { cursor, at: place.at + bytes };
         }
         Ok(())
     }

@@ -33,6 +33,20 @@ pub struct Report {
     pub origin: Option<TraceContext>,
 }
 
+impl Report {
+    /// The report of what was sent to a peer, and has begun to move when it had `waited`.
+    pub(crate) fn of_sent(
+        fabric: FabricKind,
+        bytes: u64,
+        copied: u64,
+        (waited, in_flight): (Duration, Duration),
+        origin: Option<TraceContext>,
+    ) -> Report {
+        let (verified, relayed, delta, queued) = (0, 0, 0, Duration::ZERO);
+        Report { fabric, bytes, copied, verified, delta, relayed, queued, waited, in_flight, origin }
+    }
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(

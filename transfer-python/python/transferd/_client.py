@@ -133,18 +133,14 @@ class Client(Pinning):
         return wait(_calls.push_snapshot(self, key, buffer, options))
 
     def fetch_many(self, keys: Sequence[str], **options: Unpack[FetchOptions]) -> list[Tensor | Error]:
-        """Fetches many tensors with one wait. The options are those of `fetch`.
-        Returns a result for each key, in order: its tensor, or the `Error` that `fetch` would raise. One key that fails costs no other. Those that
-        do not fit the landing pool come in buckets, beside the others. The time-out is that of all of them together.
-        """
+        """Fetches many tensors with one wait and one time-out. The options are those of `fetch`. For each key, in order, it returns its tensor, or the
+        `Error` that `fetch` would raise. One key that fails costs no other. Those that do not fit the landing pool come in buckets, beside the others."""
         return wait(_calls.one(self._fetch_many(_calls.keys_of(keys), **options)))
 
     def take(self, key: str, indices: object, **options: Unpack[FetchOptions]) -> Tensor:
         """Fetches rows of a tensor by their indices of the outermost dimension, whole numbers in a list or an array of one dimension: the result has a
         row for each, in their order, and all are of one version. Where it has to move, its owner gathers the rows, and nothing else moves; on this
-        host they are copied out of the version, and the report says so. The options are those of `fetch`.
-
-        Raises `Invalid` for an index that is below 0 or beyond the last row, with the index, the shape and what would be right.
+        host they are copied out of the version, and the report says so. The options are those of `fetch`. Raises `Invalid` for an index that is below 0 or beyond the last row, with the index, the shape and what would be right.
         """
         return wait(_calls.take(self, key, indices, options))
 
@@ -196,8 +192,7 @@ class Client(Pinning):
         verify: bool = False,
         require_digest: bool = False,
     ) -> StateSubscriber:
-        """As `subscriber`, of what `push_state` publishes; with `slices` as `fetch_state` has them. With `base` the first version may come as what has changed
-        since that state, as with `fetch_state`; it is kept until then. Its `stage` brings versions in the background."""
+        """As `subscriber`, of what `push_state` publishes, with `slices` and for the first version `base` as `fetch_state` has them. `stage` works in the background."""
         return StateSubscriber(self, key, slices, after, timeout, require, {"verify": verify, "require_digest": require_digest}, base)
 
     def table_subscriber(
@@ -283,18 +278,16 @@ class Client(Pinning):
         """Fetches what `push_state` published: a `State`, that is a dict with `Tensor`s where tensors were, all of one version. Entries that were the
         same memory are the same `Tensor`.
 
-        A state that has to move and does not fit the landing pool comes in buckets of `bucket_bytes`, which are copied into memory of this process; the
-        report counts that. With `into` its tensors come into the arrays of `into`. Where an array is a part of a `Buffer` of this client, as those of `empty` and `nn.share_` are, a tensor of 64 KiB and
-        more lands there from another node without a further copy; it may be half new after `DestinationTorn`, and after a call that was given up. All others are copied, see `State.copy_into`; those that came in buckets are
-        copied twice. What `into` does not name is returned all the same. With `staged` all are copied, when all are there. The report counts that, and `landings` says how each came there. With `only`, an iterable of names, the state is a dict of these
-        tensors and no others by their names, which are "a/b/0" for what is at ["a"]["b"][0]; with `slices`, such as {"w": np.s_[0:1024, -512:]}, slices of these as well, as `fetch` has them; where the
-        version has to move, only they do, and `report.bytes` counts only them. The options are those of `fetch`. Raises `Invalid` where the
-        state has none of such a name.
+        A state that has to move and does not fit the landing pool comes in buckets of `bucket_bytes`, which are copied into memory of this process; the report counts that. With
+        `into` its tensors come into the arrays of `into`. Where an array is a part of a `Buffer` of this client, as those of `empty` and `nn.share_` are, a tensor of 64 KiB and
+        more lands there from another node without a further copy; it may be half new after `DestinationTorn`, and after a call that was given up. All others are copied, see
+        `State.copy_into`; those that came in buckets twice. What `into` does not name is returned all the same. With `staged` all are copied, when all are there. `landings` says
+        how each came. With `only`, an iterable of names, the state is a dict of these tensors and no others by their names, which are "a/b/0" for what is at ["a"]["b"][0]; with
+        `slices`, such as {"w": np.s_[0:1024, -512:]}, slices of these as well, as `fetch` has them; where the version has to move, only they do. The options are those of
+        `fetch`. Raises `Invalid` where the state has none of such a name.
 
-        With `base`, a state that this process has from elsewhere, such as a checkpoint, what has changed since comes in its place from another node, if
-        that state was pushed under `key` with `digest=True`, in this order, and the deltas since then are still there (`delta_of`, `keep_chain`), and if this
-        node has no version of `key` yet. Another state is no error: all comes, and `report.delta` is 0. `base` is copied into the arena until the fetch has ended; where that has no room for it (64 MiB by default, see `connect`), all comes. With it the fetch is
-        `staged`.
+        With `base`, a state from elsewhere, such as a checkpoint, what has changed since comes in its place, if another node has pushed that state with `digest=True`
+        (docs/python.md). Another state is no error: all comes, and `report.delta` is 0. `base` is copied into the arena meanwhile. The fetch is `staged`.
 
         Of a sharded state it fetches whole tensors, whatever the parts are that ranks have pushed. `into` with DTensors, and `layout`, fetch parts:
         a layout is names with DTensors, whose local parts are fetched, or with pairs of offset and shape, or None for all of a tensor.
@@ -304,10 +297,8 @@ class Client(Pinning):
     # Tables
 
     def push_table(self, key: str, table: object, **options: Unpack[PushOptions]) -> Pushed:
-        """Publishes record batches under `key`: anything with Arrow's capsules (pyarrow, polars, duckdb). The options are those of `push`.
-
-        What lies elsewhere than in the arena is copied once, and the report says so.
-        """
+        """Publishes record batches under `key`: anything with Arrow's capsules (pyarrow, polars, duckdb). The options are those of `push`. What lies
+        elsewhere than in the arena is copied once, and the report says so."""
         return wait(_calls.push_table(self, key, table, options))
 
     def fetch_table(self, key: str, **options: Unpack[FetchOptions]) -> Table:

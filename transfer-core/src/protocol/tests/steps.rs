@@ -87,7 +87,10 @@ impl Solo {
 }
 
 fn fetch(name: &str) -> Command {
-    let (select, timeout) = (Select::Latest, Duration::from_secs(1));
+    fetch_selected(name, Select::Latest, Duration::from_secs(1))
+}
+
+fn fetch_selected(name: &str, select: Select, timeout: Duration) -> Command {
     Command::Fetch(Fetch {
         key: key(name),
         select,
@@ -129,19 +132,8 @@ fn a_fetch_and_its_end_cost_the_same_however_many_others_wait() {
     let mut solo = awaited();
     for n in 0..50 {
         let op = OpId(10_000 + n);
-        let select = Select::AtLeast(Version(500));
-        let timeout = Duration::from_nanos(10);
-        let fetch = Fetch {
-            key: key("k"),
-            select,
-            timeout,
-            require: None,
-            trace: None,
-            watches: false,
-            excerpt: None,
-            base: None,
-        };
-        let asked = solo.steps(|solo| solo.command(op, Command::Fetch(fetch)));
+        let fetch = fetch_selected("k", Select::AtLeast(Version(500)), Duration::from_nanos(10));
+        let asked = solo.steps(|solo| solo.command(op, fetch));
         let ended = solo.steps(|solo| match n % 2 {
             0 => solo.request(Request::Cancel { op }),
             _ => {

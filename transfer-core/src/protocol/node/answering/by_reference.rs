@@ -67,18 +67,7 @@ impl Answering<'_> {
             sending!(self).send(link, Role::Pull, index, Body::Trace { version, context });
         }
         sending!(self).send(link, Role::Pull, index, body);
-        let report = Report {
-            fabric,
-            bytes,
-            copied: 0,
-            verified: 0,
-            relayed: 0,
-            delta: 0,
-            queued: Duration::ZERO,
-            waited,
-            in_flight: took,
-            origin,
-        };
+        let report = Report::of_sent(fabric, bytes, 0, (waited, took), origin);
         let (operation, worker) = (Operation::Serve, None);
         replies!(self).note_for_peer(
             now,

@@ -275,18 +275,7 @@ impl Answering<'_> {
                 let waited = Duration::from_micros(serve.waited_us.into());
                 let took = now.since(serve.since).saturating_sub(waited);
                 self.meters.served(path, bytes, bytes * copies, took);
-                let report = Report {
-                    fabric,
-                    bytes,
-                    copied: bytes * copies,
-                    verified: 0,
-                    relayed: 0,
-                    delta: 0,
-                    queued: Duration::ZERO,
-                    waited,
-                    in_flight: took,
-                    origin: blob.trace(),
-                };
+                let report = Report::of_sent(fabric, bytes, bytes * copies, (waited, took), blob.trace());
                 let (operation, version) = (Operation::Serve, blob.version);
                 if let Some(sent) = serve.fetching() {
                     self.keys.has_left(sent, bytes, now.since(serve.posted));
@@ -311,18 +300,7 @@ impl Answering<'_> {
         let (bytes, version, origin) = (blob.meta.len_bytes(), blob.version, blob.trace());
         let waited = Duration::from_micros(serve.waited_us.into());
         let took = now.since(serve.since).saturating_sub(waited);
-        let report = Report {
-            fabric,
-            bytes,
-            copied: bytes * copies,
-            verified: 0,
-            relayed: 0,
-            delta: 0,
-            queued: Duration::ZERO,
-            waited,
-            in_flight: took,
-            origin,
-        };
+        let report = Report::of_sent(fabric, bytes, bytes * copies, (waited, took), origin);
         self.keys.has_left(sent, bytes, took);
         let (operation, key, since, trace) = (Operation::Serve, serve.key(), serve.since, serve.trace);
         let ended = PeersTransfer { operation, key, worker: None, version, report, since, trace };

@@ -292,7 +292,7 @@ impl Translator {
         }
     }
 
-    /// Whether nobody has written it for as long as it lasts: whoever has it has given up before.
+    /// Whether it was not written for all of its duration. Its holder gives up before that.
     fn has_ended(&self, now: Now, lease: &Lease) -> bool {
         let first = self.first_seen.get(&lease.name).filter(|(version, _)| *version == lease.version);
         first.is_some_and(|(_, first)| now.instant >= *first + lease.duration)
